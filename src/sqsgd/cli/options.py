@@ -55,7 +55,7 @@ SchemeOption = Annotated[
 ]
 
 SETTINGS = {
-    "scheme": "See sqsgd schemes; auto: the best stateless one.",
+    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds.",
     "dataset": "mnist5k, mnist, ... or package.module:factory.",
     "data_dir": "Folder of the datasets; empty: $SQSGD_DATA.",
     "model": "lenet5, resnet110, ... or package.module:factory.",

@@ -15,11 +15,6 @@ from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
 
-RESIDUAL = (
-    "or --scheme sqsgd, if the same clients answer in most rounds: it keeps a residual at the client and "
-    "sends later what a report leaves out"
-)
-
 
 def plan(
     context: typer.Context,
@@ -70,8 +65,6 @@ def plan(
 
     if chosen.recommendation is not None:
         typer.echo(wrapped(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}", 5))
-        if rounds > 1:
-            typer.echo(wrapped(RESIDUAL, 5))
         typer.echo()
     print_fields(_fields(chosen), 19)
     typer.echo()

@@ -28,6 +28,7 @@ _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
 _READABLE = 1e6  # larger multiples of the optimum tell nothing: it is next to zero, and so is the error
 CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
+HEARD = 10  # reports about each weight from which on a residual gains more than it loses by its age
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ class Plan:
     stateless: tuple[Stateless, ...]
     """Schemes that send the whole vector in one report and keep no state, the best first."""
     recommendation: Recommendation | None
-    """What ``scheme = "auto"`` takes; None where only real arithmetic fits."""
+    """What ``scheme = "auto"`` takes for these rounds; None where only real arithmetic fits."""
     paper: Alternative | None
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
@@ -194,7 +195,7 @@ def plan(
             _alternative(choice, dim, epsilon) for choice in choices(dim, left, bits_of(bytes))
         ),
         stateless=tuple(ways),
-        recommendation=recommended(ways, optimum, epsilon=epsilon, bytes=bytes),
+        recommendation=recommended(ways, optimum, dim=dim, epsilon=epsilon, bytes=bytes, visits=rounds),
         paper=_paper(dim, epsilon, bytes),
         reconstruction=statements,
         warnings=(*([forecast] if forecast else []), *_warnings(scheme.mechanism, epsilon, statements)),
@@ -265,11 +266,18 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless
     return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bytes: int) -> str:
-    """The name that ``scheme = "auto"`` stands for: the best of ``stateless_choices`` with exact arithmetic.
+def automatic_scheme(*, dim: int, epsilon: float, bytes: int, visits: float = 1) -> str:
+    """The name that ``scheme = "auto"`` stands for.
 
-    tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic.
+    ``sqsgd`` if each client reports each weight at least ten times in its ``visits``: its residual then
+    averages the noise of a client's gradients. With fewer reports, most of the residual belongs to old
+    models, or is never sent: the best of ``stateless_choices`` with exact arithmetic.
+
+    tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic, and
+    ::test_a_residual_is_kept_only_where_it_is_heard.
     """
+    if _is_heard(dim, epsilon, bytes, visits):
+        return "sqsgd"
     best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)[0]
     if best.arithmetic == "real":
         raise ValueError(
@@ -279,10 +287,32 @@ def automatic_scheme(*, dim: int, epsilon: float, bytes: int) -> str:
     return best.name
 
 
+def _is_heard(dim: int, epsilon: float, bytes: int, visits: float) -> bool:
+    if visits < HEARD:
+        return False
+    try:
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
+    except ValueError:  # it does not fit into the bytes
+        return False
+    return scheme.residual and visits * scheme.mechanism.dim >= HEARD * dim
+
+
 def recommended(
-    ways: Sequence[Stateless], optimum: float, *, epsilon: float, bytes: int
+    ways: Sequence[Stateless], optimum: float, *, dim: int, epsilon: float, bytes: int, visits: float = 1
 ) -> Recommendation | None:
-    """The best of ``stateless_choices``, and why: errors and bytes of all of them."""
+    """What ``automatic_scheme`` takes, and why; for a stateless scheme with the errors and bytes of all."""
+    if _is_heard(dim, epsilon, bytes, visits):
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
+        often = visits * scheme.mechanism.dim / dim
+        energy = (1 + scheme.mechanism.relative_error(1.0)) * dim / scheme.mechanism.dim
+        return Recommendation(
+            scheme="sqsgd",
+            options=f"--scheme sqsgd --epsilon {epsilon:g} --bytes {bytes}",
+            message_bytes=scheme.bits // 8,
+            optimum_ratio=ratio(energy, optimum),
+            reason=f"each client reports each weight {often:.0f} times, so it keeps what a report leaves out "
+            "and sends it later",
+        )
     best, *others = ways
     if best.arithmetic == "real":
         return None

@@ -44,8 +44,9 @@ class Settings:
     secure: bool
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
-    scheme: str = "sqsgd"
-    """A name of ``sqsgd.SCHEMES``; ``auto``: the best that keeps no state."""
+    scheme: str = "auto"
+    """A name of ``sqsgd.SCHEMES``; ``auto``: ``sqsgd`` where clients report often, else the best that keeps
+    no state (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -88,8 +89,11 @@ class Settings:
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
-    def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
-        """The named scheme for ``dim`` weights, or the best for the budgets; ``once``: one report each."""
+    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
+        """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
+
+        ``once``: no client reports twice, so a scheme that keeps a residual is refused.
+        """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
                 given = self.options[name]
@@ -99,7 +103,7 @@ class Settings:
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name = self.scheme
         if name == "auto":
-            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes)
+            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes, visits=visits)
         scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
         if once and scheme.residual:
             raise ValueError(
@@ -226,6 +230,11 @@ class RunConfig(Settings):
     def asked(self) -> int:
         """Clients in a round."""
         return self.participants or self.clients
+
+    @property
+    def visits(self) -> float:
+        """Reports of a client in all rounds, on average."""
+        return 1 if self.once else self.rounds * self.asked / self.clients
 
     @property
     def unrepeatable(self) -> bool:

@@ -327,7 +327,7 @@ def check_parts(config: RunConfig) -> None:
 
 def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
     """The complete configuration, the scheme, and the configuration with bound and rate decided."""
-    scheme = config.make_scheme(dim, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -364,7 +364,7 @@ def _softmax(config: RunConfig) -> tuple[bool, bool]:
 
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
-    scheme = config.make_scheme(dim, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
     if _softmax(config)[0]:
         found = planner.once_outlook(scheme, config.clients)
     else:

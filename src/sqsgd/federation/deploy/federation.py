@@ -29,7 +29,7 @@ class Federation:
     link_port: Annotated[int, "Port of Flower's SuperLink, on 127.0.0.1 only; 0: init chooses.", 0, 65535] = 0
     nodes: Annotated[int, "Number of nodes.", 1, 1000] = 3
     rounds: Annotated[int, "Number of rounds.", 1, 10**6] = 20
-    scheme: Annotated[str, "See sqsgd schemes."] = "sqsgd"
+    scheme: Annotated[str, "See sqsgd schemes; auto: the best for these rounds."] = "auto"
     epsilon: Annotated[float, "Privacy budget of one report.", 0.01, 1e5] = 400.0
     bytes: Annotated[int, "Bytes for the packed codes of one report.", 1, 2**31] = 256
     max_epsilon: Annotated[float, "Cap of each node's ledger.", 0.0, 1e12] = 0.0  # 0: the cost of all rounds
@@ -54,7 +54,8 @@ class Federation:
             if limits:
                 check: Any = checks.integer if kind is int else checks.real
                 check(name, getattr(self, name), *limits)
-        check_name("scheme", self.scheme)
+        if self.scheme != "auto":
+            check_name("scheme", self.scheme)
         for name in ("min_nodes", "min_answers"):
             checks.integer(name, getattr(self, name), 0, self.nodes)
         for name in ("dataset", "model"):

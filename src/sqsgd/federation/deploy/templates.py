@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqsgd.federation.deploy.federation import Federation
+from sqsgd.federation.node.policy import DEFAULT_SCHEMES
 
 MIN_BATCH = 32  # the ready app's own batch
 SERVER_PARTS = ("superlink", "superexec", "nginx")
@@ -128,7 +129,7 @@ max-bytes={federation.bytes}
 # The smallest batch that the server may ask an app for, where its configuration names one.
 min-batch={MIN_BATCH}
 # The schemes that this node answers with.
-schemes="{federation.scheme}"
+schemes="{",".join(DEFAULT_SCHEMES) if federation.scheme == "auto" else federation.scheme}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}-state"
 # Answer nothing if the ledger is missing: a lost folder, or a disk that is not mounted, would become a new

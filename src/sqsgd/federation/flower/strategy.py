@@ -110,13 +110,15 @@ class SqsgdStrategy(Strategy):
         self.order = NodeOrder(self.clients_per_round) if once else None
         self.current: Round  # the round that was configured last
 
-    def prepare(self, grid: Grid, arrays: ArrayRecord, expected: int) -> None:
-        """Make the scheme and the state, new or the checkpoint's; ``expected``: reports per round."""
+    def prepare(self, grid: Grid, arrays: ArrayRecord, nodes: int) -> None:
+        """Make the scheme and the state, new or the checkpoint's, for rounds of the connected ``nodes``."""
+        expected = self._size(nodes)
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
-        self.scheme = self.asked_for.make_scheme(self.structure.dim, once=self.once)
+        visits = (self.rounds or 600) * min(1.0, expected / max(1, nodes))
+        self.scheme = self.asked_for.make_scheme(self.structure.dim, visits=visits, once=self.once)
         self.settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
@@ -197,7 +199,7 @@ class SqsgdStrategy(Strategy):
     ) -> list[Message]:
         """One message to each node of the round: the request and the model."""
         if not self.name:
-            self.prepare(grid, arrays, self._size(self.min_available_nodes))
+            self.prepare(grid, arrays, self.min_available_nodes)
         numbers = self.cohort(grid)
         self.current = Round(state=self.state, started=time.perf_counter())
         model = wire.model_record(self.structure, self.state.weights)
@@ -314,7 +316,7 @@ class SqsgdStrategy(Strategy):
             if self.folder is not None:
                 stack.enter_context(self.folder.held())
             nodes = wait_for_nodes(grid, self.min_available_nodes, self.wait_timeout)
-            self.prepare(grid, initial_arrays, self._size(len(nodes)))
+            self.prepare(grid, initial_arrays, len(nodes))
             if self.folder is not None:
                 self.folder.keep_rounds(self.state.round)
                 lines += self.folder.lines

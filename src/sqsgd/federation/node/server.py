@@ -13,6 +13,7 @@ from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.core.task import Task
 from sqsgd.federation.node.policy import REASONS
 from sqsgd.federation.node.request import Request
+from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.training import Settings
 from sqsgd.training.rates import change_rate, learning_rate
@@ -39,8 +40,9 @@ class FederationSettings(Settings):
     seed: int = field(default_factory=lambda: secrets.randbits(64))
     """By default, and for None, it is drawn."""
     secure: bool = True
-    scheme: str = ""
-    """Empty: ``sqsgd-stateless`` for changes of a model, if its codes are sparse; else ``sqsgd``."""
+    scheme: str = "auto"
+    """``auto``: for changes of a model, whose local steps a node already adds up, ``sqsgd-stateless`` if its
+    codes are sparse, else ``sqsgd``; for gradients ``privacy.planner.automatic_scheme``."""
     sends: Literal["delta", "gradient"] = "delta"
     """What the apps compute: the change of a trained model, as Flower's own apps do, or a gradient."""
 
@@ -52,18 +54,21 @@ class FederationSettings(Settings):
             if each.type in ("float", "int"):
                 exact = float if each.type == "float" else int
                 object.__setattr__(self, each.name, exact(getattr(self, each.name)))
-        if self.scheme:
+        if self.scheme != "auto":
             check_name("scheme", self.scheme)
         if self.sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
-    def make_scheme(self, dim: int, *, once: bool = False) -> Scheme:
+    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
         """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named."""
         budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
-        scheme = make_scheme(self.scheme or "sqsgd", **budget, **self.options)
-        if not self.scheme and self.sends == "delta" and not self.options:
-            stateless = make_scheme("sqsgd-stateless", **budget)
-            scheme = scheme if stateless.follows_norms else stateless
+        name = self.scheme
+        if name == "auto" and self.sends == "delta":
+            sparse = not self.options and not make_scheme("sqsgd-stateless", **budget).follows_norms
+            name = "sqsgd-stateless" if sparse else "sqsgd"
+        elif name == "auto":
+            name = automatic_scheme(**budget, visits=visits)
+        scheme = make_scheme(name, **budget, **self.options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "

@@ -46,7 +46,7 @@ class SqsgdAggregator(Aggregator):
         self,
         epsilon: float,
         bytes: int = 256,
-        scheme: str = "",
+        scheme: str = "auto",
         options: Mapping[str, Any] | None = None,
         lr: float = 0.0,
         optimizer: str = "sgd",
