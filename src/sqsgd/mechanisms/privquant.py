@@ -342,9 +342,6 @@ class PrivQuant(Mechanism):
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         """privatize(quantize(x, bound, rng), rng) for a float32 vector, in one pass if K = 2^b."""
-        return (self._randomized(x, bound, rng),)
-
-    def _randomized(self, x: Vector, bound: float, rng: Rng) -> Codes:
         from sqsgd._internal.kernels.sampling import round_and_scramble_bytes, round_and_scramble_pairs
 
         if not self._bits:
