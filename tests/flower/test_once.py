@@ -166,6 +166,7 @@ def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
     page = (tmp_path / "page.html").read_text()
     assert f"ε = {four_digits(known.epsilon)} and δ = 1e-06, for whoever sees only them" in page
     assert "It does not cover the times that this page shows" in page
+    assert "Each client sends at most one report" in page
 
 
 def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):
