@@ -130,7 +130,7 @@ class Story:
 def story(tmp_path_factory):
     place = tmp_path_factory.mktemp("kills")
     folder, app = place / "federation", small_app(place / "plain", SLOW)
-    options = ("--nodes", 2, "--rounds", ROUNDS, "--round-timeout", 300, "--min-nodes", 2)
+    options = ("--nodes", 2, "--rounds", ROUNDS, "--round-timeout", 100, "--min-nodes", 2)
     sqsgd("deploy", "init", folder, *options)
     for node in ("node-0", "node-1"):
         sqsgd("deploy", "allow", folder / "nodes" / node, app)
