@@ -9,6 +9,8 @@ import pytest
 from chromium import Chromium, find_chromium
 from javascript import client
 
+from sqsgd import Task, make_scheme
+
 IDENTITY = "privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0"
 TASK = {"round": 3, "client": "12", "seed": "99", "dim": 3920, "bound": 0.5}
 PREPARE = f"""
@@ -23,6 +25,10 @@ PREPARE = f"""
 """
 
 
+EMPTY = """indexedDB.databases().then((all) => Promise.all(all.map(({name}) =>
+  new Promise((resolve) => { indexedDB.deleteDatabase(name).onsuccess = () => resolve(); }))))"""
+
+
 class Device:
     """A browser with a profile on disk, whose page has loaded the minified client."""
 
@@ -30,12 +36,19 @@ class Device:
         program = find_chromium()
         if program is None:
             pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
-        code = base64.b64encode((client() / "dist/sqsgd.min.js").read_bytes()).decode()
-        page = folder / "page.html"
-        page.write_text("<!doctype html><title>device</title>")
+        self.code = base64.b64encode((client() / "dist/sqsgd.min.js").read_bytes()).decode()
+        self.page = folder / "page.html"
+        self.page.write_text("<!doctype html><title>device</title>")
         self.browser = Chromium(program, folder / "profile")
-        self.browser.open(page)
-        self.run(f"import('data:text/javascript;base64,{code}').then((all) => {{ globalThis.sqsgd = all; }})")
+        self.load(cap)
+
+    def load(self, cap, *, empty=False):
+        """Load the page; ``empty``: with nothing left of what was stored before."""
+        self.browser.open(self.page)
+        if empty:
+            self.run(EMPTY)
+        module = f"data:text/javascript;base64,{self.code}"
+        self.run(f"import('{module}').then((all) => {{ globalThis.sqsgd = all; }})")
         self.run(f"(() => {{ {PREPARE} }})()")
         self.run(f"sqsgd.Ledger.open({cap}).then((ledger) => {{ globalThis.ledger = ledger; }})")
 
@@ -62,15 +75,38 @@ def start(tmp_path):
         each.browser.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One browser for all tests that do not kill it."""
+    device = Device(tmp_path_factory.mktemp("shared"))
+    yield device
+    device.browser.close()
+
+
 @pytest.fixture
-def device(start):
-    return start()
+def fresh(shared):
+    """A device that has stored nothing, with a cap."""
+
+    def make(cap=8.0):
+        shared.load(cap, empty=True)
+        return shared
+
+    return make
+
+
+@pytest.fixture
+def device(fresh):
+    return fresh()
 
 
 def test_one_report_per_study(device):
     message = device.run("report('digits')")
     assert len(message) == 14
     assert message.startswith("01")
+    scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25)
+    assert scheme.identity == IDENTITY
+    read = scheme.decode(bytes.fromhex(message), Task(round=3, client=12, seed=99, dim=3920, bound=0.5))
+    assert read.shape == (3920,)
     # Not yet confirmed: the same bytes again, for the same request alone.
     assert device.run("report('digits')") == message
     assert device.run("report('digits', {...task, client: 13n})") == "changed"
@@ -87,43 +123,52 @@ def test_one_report_per_study(device):
     assert device.browser.errors == []
 
 
-def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(start):
-    device = start()
-    message = device.run("report('digits')")
-    device.crash()
-    device = start()
-    assert device.run("report('digits')") == message
-    assert device.run("drawn") == 0
-    device.run("ledger.confirm('digits')")
-    device.crash()
-    device = start()
-    assert device.run("report('digits')") == "reported"
-    assert device.run("drawn") == 0
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.003, 0.02, None])
-def test_killed_at_any_moment_no_report_is_seen_without_its_entry(seconds, start):
+def test_killed_at_any_moment_no_report_is_seen_without_its_entry(start):
     """Whatever the page could have sent when it was killed is stored, and is what the next page sends.
 
     None: it is killed as soon as it has a report.
     """
-    device = start()
-    device.browser.printed.clear()
-    device.run("void report('digits').then((message) => { console.info(message); })")
-    deadline = time.monotonic() + (60 if seconds is None else seconds)
-    while time.monotonic() < deadline and (seconds is not None or not device.browser.printed):
+    device = start(100.0)
+    for number, seconds in enumerate((0.0, 0.003, 0.02, None)):
+        study = f"study {number}"
+        device.browser.printed.clear()
+        device.run(f"void report('{study}').then((message) => {{ console.info(message); }})")
+        deadline = time.monotonic() + (60 if seconds is None else seconds)
+        while time.monotonic() < deadline and (seconds is not None or not device.browser.printed):
+            device.browser.drain()
+        device.crash()
         device.browser.drain()
-    device.crash()
-    device.browser.drain()
-    shown = device.browser.printed
-    assert shown or seconds is not None
+        shown = device.browser.printed
+        assert shown or seconds is not None
+        device = start(100.0)
+        entries = "ledger.entries().then((all) => all.map((entry) => [entry.study, hex(entry.message)]))"
+        stored = [message for name, message in device.run(entries) if name == study]
+        assert shown in ([], stored)
+        message = device.run(f"report('{study}')")
+        assert device.run("drawn") == 1 - len(stored)
+        assert [message] == (stored or [message])
+        assert device.run("ledger.spent()") == 8.0 * (number + 1)
+
+
+def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(start):
+    """Neither the ticket, nor a report, nor one that the service has confirmed."""
     device = start()
-    stored = device.run("ledger.entries().then((all) => all.map((entry) => hex(entry.message)))")
-    assert shown in ([], stored)
+    tickets = device.run("Promise.all(Array.from({length: 8}, () => ledger.ticket('digits')))")
+    assert len(set(tickets)) == 1
+    assert len(bytes.fromhex(tickets[0])) == 32
+    assert device.run("ledger.ticket('letters')") != tickets[0]
     message = device.run("report('digits')")
-    assert device.run("drawn") == 1 - len(stored)
-    assert [message] == (stored or [message])
-    assert device.run("ledger.spent()") == 8.0
+    device.crash()
+    device = start()
+    # A second connection, as another tab has.
+    assert device.run("sqsgd.Ledger.open(8).then((tab) => tab.ticket('digits'))") == tickets[0]
+    assert device.run("report('digits')") == message
+    device.run("ledger.confirm('digits')")
+    device.crash()
+    device = start()
+    assert device.run("ledger.ticket('digits').catch((error) => error.reason)") == "reported"
+    assert device.run("report('digits')") == "reported"
+    assert device.run("drawn") == 0
 
 
 def test_every_step_waits_for_the_disk(device):
@@ -148,9 +193,9 @@ def test_every_step_waits_for_the_disk(device):
         assert found == ["strict", "complete", "resolved"], step
 
 
-def test_no_refusal_depends_on_the_vector(start):
+def test_no_refusal_depends_on_the_vector(fresh):
     """A vector that cannot be computed or encoded is a report of zero, which is paid for like any other."""
-    device = start(48.0)
+    device = fresh(48.0)
     for number, compute in enumerate(
         (
             "() => gradient.slice().fill(NaN, 7, 8)",
@@ -171,9 +216,9 @@ def test_no_refusal_depends_on_the_vector(start):
         assert "zero is reported" in device.browser.errors[-1]  # the device's owner can see it
 
 
-def test_what_is_reported_in_place_of_a_bad_vector_is_zero(start):
+def test_what_is_reported_in_place_of_a_bad_vector_is_zero(fresh):
     """At a large epsilon the report of zero is the first vertex, with either sign half of the time."""
-    device = start(1e6)
+    device = fresh(1e6)
     found = device.run(
         """(async () => {
           const exact = new sqsgd.Scheme("privunit-index 64\\nnearest 1 of 128 vertices 50.0", 2);
@@ -197,40 +242,12 @@ def test_a_request_that_does_not_fit_is_refused_before_any_data_are_used(device)
     assert device.run("ledger.spent()") == 0
 
 
-def test_the_ticket_is_drawn_once_and_survives_a_crash(start):
-    device = start()
-    tickets = device.run("Promise.all(Array.from({length: 8}, () => ledger.ticket('digits')))")
-    assert len(set(tickets)) == 1
-    assert len(bytes.fromhex(tickets[0])) == 32
-    assert device.run("ledger.ticket('letters')") != tickets[0]
-    device.crash()
-    device = start()
-    # A second connection, as another tab has.
-    assert device.run("sqsgd.Ledger.open(8).then((tab) => tab.ticket('digits'))") == tickets[0]
-    device.run("report('digits')")
-    assert device.run("ledger.ticket('digits')") == tickets[0]
-    device.run("ledger.confirm('digits')")
-    assert device.run("ledger.ticket('digits').catch((error) => error.reason)") == "reported"
-
-
-def test_two_tabs_send_one_report(start):
+def test_two_tabs_send_one_report(fresh):
     """Both draw, one is stored, and both get the stored one."""
-    device = start(100.0)
+    device = fresh(100.0)
     both = device.run("Promise.all(Array.from({length: 8}, () => report('digits')))")
     assert len(set(both)) == 1
     assert device.run("drawn") > 1, "the race did not happen"
     studies = device.run("Promise.all(Array.from({length: 20}, (_, i) => report('study ' + i)))")
     assert sum(len(found) == 14 for found in studies) == 11, "the cap holds in a race too"
     assert device.run("ledger.spent()") == 96.0
-
-
-def test_a_report_of_a_browser_is_read_by_python(start):
-
-    from sqsgd import Task, make_scheme
-
-    scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25)
-    assert scheme.identity == IDENTITY
-    task = Task(round=3, client=12, seed=99, dim=3920, bound=0.5)
-    device = start(8.0)
-    message = bytes.fromhex(device.run("report('digits')"))
-    assert scheme.decode(message, task).shape == (3920,)

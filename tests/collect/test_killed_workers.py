@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from devices import Device, invited, make, persist, wait_until, worker
+from devices import Device, ask, invited, make, persist, wait_until, worker
 
 from sqsgd import Task
 from sqsgd.federation.collect.rounds import opened, read_state
@@ -49,7 +49,7 @@ class Fleet:
 
 def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     folder = tmp_path / "study"
-    study = make(folder, url, users=160, rounds=4)
+    study = make(folder, url, users=64, rounds=2)
     waiting, confirmed, wrong = invited(folder, study, study.users), {}, []
     fleet, lock = Fleet(folder), threading.Lock()
 
@@ -70,7 +70,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     try:
         for thread in threads:
             thread.start()
-        for reports in sorted(random.sample(range(study.users - 20), 3)):
+        for reports in sorted(random.sample(range(study.users - 10), 2)):
             while len(confirmed) < reports:  # at any moment of what happens around this report
                 assert wrong == []
                 time.sleep(random.uniform(0.0, 0.01))
@@ -80,6 +80,10 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
         assert wrong == []
         assert len(confirmed) == study.users  # each had a slot of its own
         wait_until((folder / "run/summary.json").exists)
+        late = Device(study, invited(folder, study, 1)[0])
+        status, answer = persist(lambda: late.join(fleet.url()))
+        assert (status, answer["error"]) == (410, "closed")
+        assert ask(fleet.url(), "GET", "/study")[1]["state"] == "ended"
     finally:
         fleet.close()
     check(folder, confirmed)

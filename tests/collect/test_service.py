@@ -184,19 +184,6 @@ def test_postgresql_that_goes_away_and_comes_back(tmp_path, new_url, postgres_se
         assert persist(lambda: device.send(url)) == ACCEPTED
 
 
-def test_a_whole_study_through_the_service(alone):
-    folder, late, _ = alone
-    study = late.study
-    with served(folder) as url:
-        for invitation in invited(folder, study, study.users):
-            assert Device(study, invitation).whole(url)[0] == 200
-        wait_until((folder / "run/summary.json").exists)
-        assert code(late.join(url)) == (410, "closed")
-        assert ask(url, "GET", "/study")[1]["state"] == "ended"
-        assert ask(url, "GET", f"/model/{study.id}/3")[0] == 200
-    assert json.loads((folder / "run/summary.json").read_text())["users"] == study.users
-
-
 def test_every_refusal_has_a_status_and_says_what_to_do():
     for status, what_to_do in CODES.values():
         assert 400 <= status < 600

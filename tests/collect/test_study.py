@@ -70,14 +70,11 @@ def test_what_is_wrong_is_named(changed, words):
         make_study({**VALUES, **changed}, "00")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("usres = 3", "unknown key 'usres'"), ("secure = false", "unknown key 'secure'")]
-)
-def test_an_unknown_key_is_named(tmp_path, text, words):
+def test_an_unknown_key_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no study\.toml"):
         load_study(tmp_path)
-    (tmp_path / "study.toml").write_text(text)
-    with pytest.raises(ValueError, match=words):
+    (tmp_path / "study.toml").write_text("secure = false")
+    with pytest.raises(ValueError, match="unknown key 'secure'"):
         load_study(tmp_path)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from sqsgd.federation.deploy.federation import load_federation
 from sqsgd.federation.deploy.folders import find_nginx
 
 BIN = Path(sys.executable).parent
-SMALL = ("--model", "mlp", "--epsilon", "20000", "--bytes", "25000", "--lr", "0.3", "--round-timeout", "300")
-"""A budget at which three rounds are enough to learn something."""
 
 
 def environment(**more):
-    """As after `. .venv/bin/activate`, and polling as often as Flower allows."""
+    """As after `. .venv/bin/activate`."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05", **more}
+    return {**os.environ, "PATH": path, **more}
 
 
 def sqsgd(*arguments, check=True):
@@ -69,9 +69,11 @@ class Live:
         if find_nginx() is None:
             pytest.skip("nginx is not installed: apt-get install nginx-light")
         self.folder, self.mark, self.log = folder, secrets.token_hex(8), folder.parent / "live.log"
-        parts = ["superlink", "superexec", *(f"node-{index}" for index in range(nodes))]
-        self.honcho = self._start([sys.executable, "-m", "honcho", "start", *parts])
+        honcho = [sys.executable, "-m", "honcho", "start"]
+        self.honchos = [self._start([*honcho, "superlink", *(f"node-{index}" for index in range(nodes))])]
         self.start_nginx()
+        wait_until(self._link_listens, 300, "the SuperLink listens")
+        self.honchos.append(self._start([*honcho, "superexec"]))  # if it came first, it would wait long
 
     def _start(self, command):
         with self.log.open("a") as log:
@@ -79,6 +81,11 @@ class Live:
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
                 env=environment(SQSGD_TEST=self.mark), start_new_session=True,
             )  # fmt: skip
+
+    def _link_listens(self):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", load_federation(self.folder).link_port)).close()
+            return True
 
     def start_nginx(self):
         self.nginx = self._start([self.folder / "server/nginx.sh"])
@@ -109,10 +116,17 @@ class Live:
                     found.append(pid)
         return found
 
+    def _said(self, name):
+        lines = [line for line in self.log.read_text().splitlines() if f" {name}.1 " in line]
+        return "\n".join(lines).split("SuperNode ID: ")
+
+    def starts(self, name):
+        """How often a node has connected to the SuperLink."""
+        return len(self._said(name)) - 1
+
     def number(self, name):
         """By which Flower calls a node."""
-        lines = [line for line in self.log.read_text().splitlines() if f" {name}.1 " in line]
-        return "\n".join(lines).rpartition("SuperNode ID: ")[2].split()[0]
+        return self._said(name)[-1].split()[0]
 
     def change(self, name, old, new):
         """Change the server's settings before the next training."""
@@ -123,8 +137,10 @@ class Live:
     def end(self):
         """Stop everything; what is left has ignored honcho, and is returned."""
         self.stop_nginx()
-        self.honcho.send_signal(signal.SIGINT)
-        self.honcho.wait(100)
+        for honcho in self.honchos:
+            honcho.send_signal(signal.SIGINT)
+        for honcho in self.honchos:
+            honcho.wait(100)
         left = marked(self.mark)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The folder of a federation: what is in it, who may read it, and how it is changed."""
+"""The folder of a federation: what is in it, who may read it, how it is changed; and its certificates."""
 
 import base64
 import os
@@ -13,7 +13,14 @@ from cryptography import x509
 
 from sqsgd import Ledger
 from sqsgd.federation.deploy import folders
-from sqsgd.federation.deploy.certificates import expiry, pem_of_openssh
+from sqsgd.federation.deploy.certificates import (
+    expiry,
+    general_name,
+    make_authority,
+    make_node_pair,
+    make_server_pair,
+    pem_of_openssh,
+)
 from sqsgd.federation.deploy.federation import Federation, load_federation
 from sqsgd.federation.deploy.folders import add_node, renew, revoke, write_federation
 from sqsgd.federation.deploy.node import read_node_config
@@ -165,3 +172,31 @@ def test_a_certificate_is_renewed_with_the_same_key(federation):
     (federation / "authority/ca.key").unlink()
     with pytest.raises(ValueError, match=r"ca\.key is missing: name the folder"):
         renew(federation, 30)
+
+
+# ---------------------------------------------------------------- certificates
+
+
+def test_it_holds_for_its_hosts_until_it_ends_and_certifies_nothing_further(tmp_path):
+    """TLS with it: tests/deploy/test_nginx.py, and test_node.py for certificates that are not accepted."""
+    pair = make_authority(30)
+    (tmp_path / "server.pem").write_bytes(make_server_pair(pair.private, ("a.example", "::1"), 30).public)
+    ends = datetime.now(UTC) + timedelta(days=30)
+    assert abs(expiry(tmp_path / "server.pem") - ends) < timedelta(minutes=5)
+    server = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    authority = x509.load_pem_x509_certificate(pair.public)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["a.example", "::1"]
+    assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0
+    server.verify_directly_issued_by(authority)
+    with pytest.raises(ValueError):  # noqa: PT011 - cryptography's message
+        make_server_pair(make_node_pair("node-0").public, ("127.0.0.1",), 1)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b", "-a", "a-", "a..b", "exa_mple", "1.2.3.4.5", "300.1.1.1", "é.org", "a" * 64, "*"]
+)
+def test_what_is_no_host_is_refused(host):
+    with pytest.raises(ValueError, match="must be a name such as"):
+        general_name(host)

@@ -10,17 +10,29 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
-pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
 
-from live import SMALL, Live, metrics, sqsgd, status, wait_until
+from live import Live, metrics, sqsgd, status, wait_until
+from small_app import small_app
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.core.task import Task
+from sqsgd.federation.deploy.federation import load_federation
 from sqsgd.training import Settings, server_step
 from sqsgd.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.faults
-ROUNDS, TIMEOUT = 8, 60
+ROUNDS = 5
+SLOW = """
+import os, time
+if os.environ["FLWR_HOME"].endswith("node-1/flwr"):
+    compute, app = train, ClientApp()
+
+    @app.train()
+    def slow(msg, context):
+        time.sleep(3)
+        return compute(msg, context)
+"""
+"""Node 1 answers after node 0, so that there is time to kill what waits for it."""
 
 
 class Story:
@@ -51,8 +63,8 @@ class Story:
     def step_from_the_nodes_reports(self):
         """Where an undisturbed server would have arrived: its checkpoint, and what the nodes have sent."""
         state, about = RunFolder(self.run).load()
-        budget = {"epsilon": float(SMALL[3]), "bytes": int(SMALL[5])}
-        scheme = make_scheme("sqsgd", dim=state.weights.size, **budget)
+        asked = load_federation(self.folder)
+        scheme = make_scheme("sqsgd", dim=state.weights.size, epsilon=asked.epsilon, bytes=asked.bytes)
         assert scheme.fingerprint == about["fingerprint"]
         reports = []
         for node in ("node-0", "node-1"):
@@ -71,20 +83,15 @@ class Story:
         return after
 
     def kill_a_node(self):
-        """While its app is at work on a round."""
-        wait_until(lambda: self.rounds() >= 2, 600, "two rounds")
-
-        def at_work():
-            guarded = self.live.processes("sqsgd.federation.flower.guard")
-            return set(self.live.of_node("node-1")) & set(guarded)
-
-        wait_until(at_work, 600, "an app of node 1 at work")
-        self.ledger_before = (self.node / "ledger").read_bytes()
-        self.kept_before = self.kept()
+        """While its app computes on data for which it has paid."""
+        wait_until(lambda: self.rounds() >= 1, 600, "a round")
+        ledger = self.node / "ledger"
+        self.ledger_before, self.kept_before = ledger.read_bytes(), self.kept()
+        wait_until(lambda: ledger.read_bytes() != self.ledger_before, 600, "node 1 pays for another round")
         for pid in self.live.of_node("node-1"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.ledger_after, self.kept_after = (self.node / "ledger").read_bytes(), self.kept()
+        self.ledger_after, self.kept_after = ledger.read_bytes(), self.kept()
         self.killed_in = self.rounds()
         answered = len(self.answers("node-1"))
         wait_until(lambda: len(self.answers("node-1")) > answered, 600, "node 1 answers again")
@@ -96,8 +103,6 @@ class Story:
             answers = self.answers(node)
             return bool(answers) and answers[-1]["round"] >= self.rounds()
 
-        begun = self.rounds()
-        wait_until(lambda: self.rounds() > begun, 600, "both nodes take part again")
         while True:
             wait_until(unwritten, 600, "an answer")
             (server,) = self.live.processes("flwr-serverapp")
@@ -105,7 +110,7 @@ class Story:
             if unwritten():
                 break
             os.kill(server, signal.SIGCONT)
-        wait_until(lambda: unwritten("node-1"), 200, "the other node's answer")
+        wait_until(lambda: unwritten("node-1"), 600, "the other node's answer")
         self.lost_round = self.rounds()
         self.expected = self.step_from_the_nodes_reports()
         os.kill(server, signal.SIGKILL)
@@ -115,8 +120,6 @@ class Story:
 
     def kill_the_superlink(self):
         """In the middle of a round."""
-        before = self.rounds()
-        wait_until(lambda: self.rounds() > before, 600, "one round more")
         time.sleep(2)
         self.run_before = self.job()["run_id"]
         (link,) = self.live.processes("bin/flower-superlink")
@@ -125,12 +128,15 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kills") / "federation"
-    options = [*SMALL[:-2], "--round-timeout", TIMEOUT, "--min-nodes", 2]
-    sqsgd("deploy", "init", folder, "--nodes", 2, "--rounds", ROUNDS, *options)
+    place = tmp_path_factory.mktemp("kills")
+    folder, app = place / "federation", small_app(place / "plain", SLOW)
+    options = ("--nodes", 2, "--rounds", ROUNDS, "--round-timeout", 100, "--min-nodes", 2)
+    sqsgd("deploy", "init", folder, *options)
+    for node in ("node-0", "node-1"):
+        sqsgd("deploy", "allow", folder / "nodes" / node, app)
     live = Live(folder, 2)
     try:
-        story, training = Story(live), live.train()
+        story, training = Story(live), live.train("--app", app)
         story.kill_a_node()
         story.kill_the_server_app()
         story.kill_the_superlink()
@@ -145,7 +151,6 @@ def test_training_is_completed(story):
     run = story.status["run"]
     assert (run["status"], run["round"], run["rounds"]) == ("finished:completed", ROUNDS, ROUNDS)
     assert [line["round"] for line in metrics(story.folder)] == list(range(ROUNDS))
-    assert run["accuracy"] > 0.25
 
 
 def test_a_killed_nodes_ledger_goes_on_and_counts_everything_that_left(story):

@@ -30,6 +30,7 @@ def documented(heading):
 def test_one_machine_with_ctrl_c_and_resume(tmp_path):
     """Nothing of a federation is left running, and a stopped training is resumed."""
     init, up, *others = documented("On one machine")
+    init += " --nodes 2 --rounds 2"  # one less of each than documented
     env, folder = environment(SQSGD_TEST=tmp_path.name), tmp_path / "federation"
     options = {"cwd": tmp_path, "env": env, "text": True}
     subprocess.run(shlex.split(init), check=True, **options)
@@ -50,7 +51,7 @@ def test_one_machine_with_ctrl_c_and_resume(tmp_path):
     found = status(folder)["run"]
     assert (found["status"], found["attempts"], found["round"]) == ("finished:completed", 2, len(rounds))
     paid = set()
-    for index in range(3):  # the round that was cut off is paid once; a node that came back late may miss one
+    for index in range(2):  # the round that was cut off is paid once; a node that came back late may miss one
         ledger = Ledger(folder / f"nodes/node-{index}/state/ledger")
         each = [entry.round for entry in ledger.entries]
         assert each == sorted(set(each))

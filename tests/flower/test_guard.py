@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
 
 from app_runs import PLAIN, GuardedNode, write_app
-from federation import lines, request
+from federation import lines
 from flwr.cli.build import build_fab_from_disk
 
-from sqsgd.federation.flower import app_folder, guard, wire
+from sqsgd.federation.flower import app_folder, guard
 
 try:
     guard.check_version()
@@ -88,16 +88,6 @@ def test_what_runs_is_the_owners_folder(node, tmp_path):
     for names in (("tester/plain", f"1.0.0.{short}/../tester.evil.1.0.0"), ("tester/evil", "1.0.0")):
         assert "attempting to load" in node.run(content, names=names).error.reason
     assert not proof.exists()
-
-
-def test_an_app_without_the_mod_sends_only_a_report(node, tmp_path):
-    content = node.allow(write_app(tmp_path / "plain"))
-    reply = node.run(content)
-    assert list(reply.content) == [wire.REPORT]
-    assert len(lines(node.state / "answers.jsonl")) == 1
-    for kind in ("evaluate", "query", "train.other"):
-        refused = node.run(content, kind=kind, asked=request(round=1))
-        assert refused.has_error() or list(refused.content) == [wire.REPORT]
 
 
 @pytest.mark.parametrize(

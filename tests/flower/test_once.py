@@ -166,6 +166,7 @@ def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
     page = (tmp_path / "page.html").read_text()
     assert f"ε = {four_digits(known.epsilon)} and δ = 1e-06, for whoever sees only them" in page
     assert "It does not cover the times that this page shows" in page
+    assert "Each client sends at most one report" in page
 
 
 def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):
@@ -224,7 +225,8 @@ def test_with_fewer_nodes_it_is_random_within_a_round_and_says_so(tmp_path, capl
     assert "random within each round only" in caplog.text
 
 
-def test_the_order_lies_apart_and_only_who_was_asked_is_kept_in_the_end(tmp_path):
+def test_the_order_lies_apart_and_without_it_a_training_is_not_resumed(tmp_path):
+    """In the end only who was asked is kept of it."""
     before = kept_files()
     nodes = nodes_of(tmp_path, ids=IDS)
     strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=2)
@@ -233,16 +235,10 @@ def test_the_order_lies_apart_and_only_who_was_asked_is_kept_in_the_end(tmp_path
     assert kept["asked"] == sorted(asked(nodes))
     assert (kept["plan"], kept["asking"][1]) == ([], {})
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_without_its_order_a_training_is_not_resumed(tmp_path):
-    before, nodes = kept_files(), nodes_of(tmp_path, ids=IDS)
-    strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
-    for file in kept_files() - before:
-        file.unlink()
+    file.unlink()
     with pytest.raises(ValueError, match="nodes could be asked twice"):
-        strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
-    assert len(nodes.sent) == 4
+        strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=3)
+    assert len(nodes.sent) == 8
 
 
 # ---------------------------------------------------------------- the order itself

@@ -51,37 +51,3 @@ def test_a_numpy_app_learns_and_keeps_its_own_type(tmp_path, kind):
     assert accuracy(start) < 0.5 < 0.8 < accuracy(result.arrays)
     assert set(seen) == {np.dtype(kind)}
     assert [array.dtype for array in result.arrays.to_numpy_ndarrays()] == [kind, kind]
-
-
-def test_a_model_with_batch_normalisation_learns_and_stays_finite(tmp_path, caplog):
-    torch = pytest.importorskip("torch")
-    nn = torch.nn
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
-    app = ClientApp()
-
-    @app.train()
-    def train(msg: Message, context: Context) -> Message:
-        net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-        net.train()
-        inputs, labels = (torch.as_tensor(part) for part in examples(context.node_id))
-        for _ in range(5):  # not by torch.optim, whose first step takes seconds of imports
-            loss = nn.functional.cross_entropy(net(inputs.float()), labels)
-            slopes = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for weights, slope in zip(net.parameters(), slopes, strict=True):
-                    weights -= 0.3 * slope
-        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict())}), reply_to=msg)
-
-    nodes = Nodes(app, [node_context(node, tmp_path / str(node)) for node in range(1, NODES + 1)])
-    with caplog.at_level("WARNING", logger="flwr"):
-        result = SqsgdStrategy(epsilon=400.0).start(nodes, ArrayRecord(net.state_dict()), num_rounds=5)
-    assert "running statistics: 1.running_mean, 1.running_var, 1.num_batches_tracked" in caplog.text
-    net.load_state_dict(result.arrays.to_torch_state_dict())
-    net.eval()
-    inputs, labels = examples(999, 500)
-    with torch.no_grad():
-        scores = net(torch.as_tensor(inputs).float())
-    assert torch.isfinite(scores).all()
-    assert (net[1].running_var >= 0).all()
-    assert float(np.mean(scores.argmax(1).numpy() == labels)) > 0.7

@@ -11,17 +11,30 @@ import pytest
 from safetensors.numpy import load_file
 
 pytest.importorskip("ray", reason="needs ray: pip install 'sqsgd[flower]'")
+from sqsgd.federation.flower.simulation import _QUIET
 
 SMALL = ["--dataset", "tiny:data", "--model", "tiny:model", "--bytes", "8", "--epsilon", "30", "--seed", "3"]
-TINY = str(Path(__file__).parents[1] / "training")
+TESTS = Path(__file__).parents[1]
 RUNS = """
 import contextlib, json, sys
-from sqsgd.cli import main
 from pathlib import Path
-for arguments in json.load(sys.stdin):
+import ray
+import flwr.simulation
+from federation import Nodes, node_context
+from sqsgd.cli import main
+
+def without_ray(server_app, client_app, num_supernodes, backend_config):
+    contexts = [node_context(number, None) for number in range(num_supernodes)]
+    server_app(Nodes(client_app, contexts), contexts[0])
+
+ray.init(num_cpus=2, include_dashboard=False)  # Flower would start and stop it for each run
+ray.shutdown = lambda: None
+over_ray = flwr.simulation.run_simulation
+for name, *arguments in json.load(sys.stdin):
+    flwr.simulation.run_simulation = without_ray if name == "without Ray" else over_ray
     if "--resume" in arguments:
         config = Path(arguments[-1], "config.toml")
-        config.write_text(config.read_text().replace("rounds = 3", "rounds = 6"))
+        config.write_text(config.read_text().replace("rounds = 2", "rounds = 4"))
     sys.argv = ["sqsgd", "train", "--json", *arguments]
     with contextlib.suppress(SystemExit):
         main()
@@ -29,15 +42,16 @@ for arguments in json.load(sys.stdin):
 
 
 def train(*runs: list[str]) -> None:
-    """Runs of the command line, one after the other in one process: its imports take longer than they do."""
-    paths = os.pathsep.join([TINY, os.environ.get("PYTHONPATH", "")])
+    """Runs of the command line, one after the other in one process: imports and Ray take longest."""
+    folders = [str(TESTS / name) for name in ("training", "flower", "node")]
+    paths = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", RUNS],
         input=json.dumps(runs),
         capture_output=True,
         text=True,
-        timeout=400,
-        env={**os.environ, "PYTHONPATH": paths},
+        timeout=900,
+        env={**os.environ, **_QUIET, "PYTHONPATH": paths},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for arguments in runs:
@@ -58,19 +72,16 @@ def same_model(first: Path, second: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of 5 of 40 clients, stopped after three rounds and resumed; and of users who report once."""
+    """Runs of 5 of 40 clients, stopped after two rounds and resumed over Ray; of users who report once."""
     place = tmp_path_factory.mktemp("runs")
     some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
-    once = [
-        "--dataset", "mnist5k", "--model", "soft-hog-linear", "--clients", "12", "--participation", "once",
-        "--rounds", "3", "--scheme", "auto", "--bytes", "48", "--epsilon", "8", "--seed", "3",
-    ]  # fmt: skip
+    once = [*SMALL, "--clients", "12", "--participation", "once", "--rounds", "2", "--scheme", "auto"]
     train(
-        [*some, "--rounds", "6", "--out", str(place / "local")],
-        [*some, "--rounds", "3", "--engine", "flower", "--out", str(place / "flower")],
-        ["--resume", "--out", str(place / "flower")],
-        [*once, "--out", str(place / "local once")],
-        [*once, "--engine", "flower", "--out", str(place / "flower once")],
+        ["local", *some, "--rounds", "4", "--out", str(place / "local")],
+        ["without Ray", *some, "--rounds", "2", "--engine", "flower", "--out", str(place / "flower")],
+        ["over Ray", "--resume", "--out", str(place / "flower")],
+        ["local", *once, "--out", str(place / "local once")],
+        ["over Ray", *once, "--engine", "flower", "--out", str(place / "flower once")],
     )
     return place
 

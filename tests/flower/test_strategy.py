@@ -165,7 +165,7 @@ def test_training_reaches_the_goal(tmp_path, sends):
         return MetricRecord({"accuracy": 1 - measured[-1]})
 
     nodes = nodes_of(tmp_path, make_app(sends=sends))
-    result = made.start(nodes, model(), num_rounds=30, evaluate_fn=evaluate)
+    result = made.start(nodes, model(), num_rounds=20, evaluate_fn=evaluate)
     assert measured[-1] < 0.25 < measured[0]
     assert distance(result.arrays) == measured[-1]
     assert list(result.arrays) == ["first", "second"]
@@ -259,25 +259,9 @@ def test_what_is_written_down(tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
     noted = lines(tmp_path / "5" / "answers.jsonl")
     assert [entry["payload_bytes"] for entry in noted] == [first["bytes_up"]] * 3
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"scheme": "sqsgd-stateless"},
-        {"once": True, "clients_per_round": 3, "scheme": "privunit-index", "epsilon": 8.0},
-    ],
-)
-def test_a_federations_folder_is_reported_like_any_other(tmp_path, changes):
-    once = "once" in changes
-    strategy(out=tmp_path / "run", **changes).start(
-        nodes_of(tmp_path / "nodes"), model(), num_rounds=1 if once else 3,
-        evaluate_fn=lambda *_: MetricRecord({"accuracy": 0.5}),
-    )  # fmt: skip
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "1 run in 1 group, 1 finished" in page
-    assert ("Each client sends at most one report" in page) == once
+    assert "Each client sends at most one report" not in page
 
 
 # ---------------------------------------------------------------- trainings that fail

@@ -7,6 +7,7 @@ import pytest
 from asking import DIM, request
 
 from sqsgd.federation.node.request import MalformedRequest, Request
+from sqsgd.federation.node.structure import flatten, untrained
 
 SENT = [
     {},
@@ -40,3 +41,15 @@ def test_every_key_is_needed_and_has_one_type(key):
 )  # fmt: skip
 def test_whatever_a_report_depends_on_is_in_the_identity(changes):
     assert request(**changes).identity != request().identity
+
+
+def test_running_statistics_are_named_and_no_variance_is_below_zero():
+    """Of batch normalisation in PyTorch; its counts of batches are no weights."""
+    ones, count = np.ones(3, np.float32), np.array(7)
+    model = {"0.weight": ones, "1.running_mean": ones, "1.running_var": ones, "1.num_batches_tracked": count}
+    structure, weights = flatten(model)
+    (told,) = untrained(structure)
+    assert "running statistics: 1.running_mean, 1.running_var, 1.num_batches_tracked" in told
+    after = structure.sent(weights - 2)
+    assert list(after) == list(model)
+    assert [array.tolist() for array in after.values()] == [[-1.0] * 3, [-1.0] * 3, [0.0] * 3, 7]

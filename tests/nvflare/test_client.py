@@ -134,10 +134,7 @@ def another_model():
     [
         (without_request, {}, policy.MALFORMED),
         (another_model, {}, policy.MALFORMED),
-        (task_data, {"max_epsilon_per_report": EPSILON / 2}, policy.NOT_ALLOWED),
         (task_data, {"max_bytes": SCHEME["bytes"] - 1}, policy.NOT_ALLOWED),
-        (task_data, {"schemes": "privunit-index"}, policy.NOT_ALLOWED),
-        (task_data, {"state_dir": "not/absolute"}, policy.NOT_ALLOWED),
         (task_data, {"require_ledger": True}, policy.LEDGER),
     ],
 )
