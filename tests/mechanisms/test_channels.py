@@ -6,10 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flint import arb
 from reference import g_test
 from scipy import integrate
+from scripted import ScriptedRng
 
 from sqsgd import seeded_rng
+from sqsgd._internal.exact import precision
 from sqsgd.mechanisms import channels
 from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid, TopSet, integers_below, ranking
 
@@ -84,6 +87,28 @@ def test_a_sampler_with_another_budget_is_caught(monkeypatch):
     channel = OrdinalChannel(7, 7.7)
     monkeypatch.setattr(channel, "_cdf", OrdinalChannel(7, 8.5)._cdf)
     assert sampler_p_value(channel, 0.37) < 1e-6
+
+
+@pytest.mark.parametrize("level", [0, 3, 6])
+def test_ambiguous_words_are_settled(level):
+    """A word that contains an edge is decided by the bits after it; other words decide by themselves."""
+    channel = OrdinalChannel(7, 7.7)
+    cdf = channel._cdf(level)
+    for code in range(6):
+        with precision(512):
+            bits = int((cdf(code) * arb(2) ** 128).floor().unique_fmpz())
+        word, rest = bits >> 64, bits & (2**64 - 1)
+        for first, second, expected in [
+            (word, 0, code),
+            (word, rest - 1, code),
+            (word, rest + 1, code + 1),
+            (word, 2**64 - 1, code + 1),
+            (word - 1, None, code),
+            (word + 1, None, code + 1),
+        ]:
+            rng = ScriptedRng(*([] if second is None else [second]))
+            drawn = channel._move(np.array([level]), np.array([first], np.uint64), rng)
+            assert (drawn.tolist(), rng.used) == ([expected], second is not None)
 
 
 # ---------------------------------------------------------------- the piecewise mechanism on a grid

@@ -23,7 +23,7 @@ def write_run(
     ``central``: what the summary says of a central guarantee. ``metric``: the name of an error that falls
     from 1 to ``best``, instead of the accuracy.
     """
-    config = make_config({"rounds": 40, "evaluate_every": 10, **settings})
+    config = make_config({"scheme": "sqsgd", "rounds": 40, "evaluate_every": 10, **settings})
     done = config.rounds if done is None else done
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config.to_toml())

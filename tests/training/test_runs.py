@@ -30,7 +30,7 @@ def test_a_run_writes_everything(tmp_path):
     assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
     always = {"loss", "epsilon", "epsilon_total", "bytes_up", "bytes_down", "clip_rate", "bound", "seconds"}
     assert all(always <= line.keys() for line in lines)
-    chosen = {"decay": "linear", "options": {"code": "sparse"}}
+    chosen = {"scheme": "sqsgd-stateless", "decay": "linear", "options": {"code": "sparse"}}
     assert load_config(folder / "config.toml") == make_config({**TINY, **chosen})
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["epsilon"], summary["epsilon_total"]) == (60.0, 720.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -266,18 +266,23 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless
     return sorted(found, key=order)
 
 
-def automatic_scheme(*, dim: int, epsilon: float, bytes: int, visits: float = 1) -> str:
+def automatic_scheme(
+    *, dim: int, epsilon: float, bytes: int, visits: float = 1, options: Mapping[str, Any] | None = None
+) -> str:
     """The name that ``scheme = "auto"`` stands for.
 
     ``sqsgd`` if each client reports each weight at least ten times in its ``visits``: its residual then
     averages the noise of a client's gradients. With fewer reports, most of the residual belongs to old
-    models, or is never sent: the best of ``stateless_choices`` with exact arithmetic.
+    models, or is never sent: the best of ``stateless_choices`` with exact arithmetic, or with ``options``
+    ``sqsgd-stateless``, which takes the same ones as ``sqsgd``.
 
-    tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic, and
-    ::test_a_residual_is_kept_only_where_it_is_heard.
+    tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic,
+    tests/training/test_choice.py::test_a_residual_is_kept_only_where_it_is_heard.
     """
     if _is_heard(dim, epsilon, bytes, visits):
         return "sqsgd"
+    if options:
+        return "sqsgd-stateless"
     best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)[0]
     if best.arithmetic == "real":
         raise ValueError(

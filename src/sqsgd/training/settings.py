@@ -103,7 +103,8 @@ class Settings:
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name = self.scheme
         if name == "auto":
-            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes, visits=visits)
+            budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
+            name = automatic_scheme(**budget, visits=visits, options=self.options)
         scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
         if once and scheme.residual:
             raise ValueError(

@@ -67,7 +67,7 @@ class FederationSettings(Settings):
             sparse = not self.options and not make_scheme("sqsgd-stateless", **budget).follows_norms
             name = "sqsgd-stateless" if sparse else "sqsgd"
         elif name == "auto":
-            name = automatic_scheme(**budget, visits=visits)
+            name = automatic_scheme(**budget, visits=visits, options=self.options)
         scheme = make_scheme(name, **budget, **self.options)
         if once and scheme.residual:
             raise ValueError(
