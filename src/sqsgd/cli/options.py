@@ -62,10 +62,10 @@ SETTINGS = {
     "loss": "cross-entropy, squared-error, multi-label or package.module:name.",
     "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
     "several with weights: soft-hog:0.7+font-digits:0.7.",
-    "clients": "Number of clients.",
+    "clients": "Number of clients; 0: every owner that the data name, or 10.",
     "participation": "all, a number of clients per round, or once: one round per client.",
     "minibatch": "With a number as participation: one batch of each client.",
-    "partition": "iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).",
+    "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
     "batch": "Batch size of a client.",
     "epsilon": "Privacy budget of one report.",
     "bytes": "Bytes for the packed codes of one report.",

@@ -74,12 +74,22 @@ def partition(
             - ``drawn``: one example per client, drawn with replacement, for any number of clients.
             - ``natural``: the data's own clients; the first of them if ``clients`` are fewer.
         seed: Decides every draw.
-        owners: The client of each example, for ``natural``.
+        owners: The owner of each example, if the data name them. All rows of an owner go to one client.
+
+    Raises:
+        ValueError: The scheme is unknown, does not fit the data, or would split an owner's rows:
+            tests/training/test_owners.py::test_owners_are_the_clients_or_nothing_runs.
     """
     classes = np.asarray(labels)
     kind, _, value = scheme.partition(":")
     if scheme == NATURAL:
         return _natural(owners, clients)
+    if owners is not None:
+        raise ValueError(
+            f"partition {scheme!r} gives rows of one owner to several clients, and each report would spend "
+            f"that owner's epsilon again: the data name {int(owners.max()) + 1:,} owners, so leave partition "
+            "out, or remove the owners from the data if each row belongs to somebody else"
+        )
     if scheme == "drawn":
         return DrawnParts(examples=len(classes), clients=clients, seed=seed)
     if scheme != "iid" and kind not in ("dirichlet", "shards"):
@@ -156,7 +166,7 @@ def _natural(owners: Indices | None, clients: int) -> Parts:
         raise ValueError(f"partition {NATURAL!r}: these data do not say which client an example belongs to")
     sizes = np.bincount(owners)
     if clients > len(sizes):
-        there = f"{len(sizes):,} clients have training examples"
+        there = f"{len(sizes):,} owners have training examples; leave clients out, and each is one"
         raise ValueError(f"partition {NATURAL!r}: clients = {clients:,}, but {there}")
     return Parts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
 

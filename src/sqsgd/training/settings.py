@@ -20,7 +20,7 @@ from sqsgd.training.rates import SOFTMAX_BOUND, learning_rate, softmax_rate
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
-MOST_CLIENTS = EVERY_CLIENT = 2**31  # also: all of the data's own clients, until the data are known
+MOST_CLIENTS, USUAL_CLIENTS = 2**31, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,13 +164,15 @@ class RunConfig(Settings):
     loss: str = "cross-entropy"
     """cross-entropy (classes), squared-error (numbers), multi-label (zeros, ones) or package.module:name."""
     features: str = ""
-    clients: int = 10
+    clients: int = 0
+    """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
     minibatch: bool = False
-    partition: str = "iid"
-    """iid, dirichlet:BETA, shards:N, natural (the data's own clients) or drawn (one image for any number)."""
+    partition: str = "auto"
+    """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
+    shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
     batch: int = 32
     validation: float = 0.0
     test_images: int = 0
@@ -185,9 +187,10 @@ class RunConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("clients", "batch", "rounds", "evaluate_every", "checkpoint_every"):
+        for name in ("batch", "rounds", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
-        checks.integer("test_images", self.test_images, 0, 2**31)
+        for name in ("clients", "test_images"):
+            checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("workers", self.workers, 0, 1024)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
@@ -196,14 +199,21 @@ class RunConfig(Settings):
         participants, asked = self.participants, self.participation
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
-        if self.once and self.rounds > self.clients:
+        if self.once and 0 < self.clients < self.rounds:
             raise ValueError(
                 f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
                 "each round needs clients that have not answered"
             )
-        if participants is not None and participants > self.clients:
+        if participants is not None and 0 < self.clients < participants:
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
+
+    def on(self, owners: Any) -> Self:
+        """The configuration for data that name their owners 0, 1, 2, ..., or do not (None)."""
+        named = 0 if owners is None else int(owners.max()) + 1
+        chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
+        clients = self.clients or named or USUAL_CLIENTS
+        return dataclasses.replace(self, partition=chosen, clients=clients)
 
     @property
     def once(self) -> bool:
@@ -264,7 +274,4 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
-    values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
-    if values.get("partition") == "natural" and "clients" not in values:  # all of the data's own
-        values["clients"] = EVERY_CLIENT
-    return RunConfig(**values)
+    return RunConfig(**{"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)})

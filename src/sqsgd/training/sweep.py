@@ -290,7 +290,7 @@ def check_runs(sweep: Sweep) -> list[str]:
                 data[source] = train.load_data(config)
             problem = train.load_problem(config, loaded=data[source])
             if job in finals:
-                config = dataclasses.replace(config, clients=problem.clients)
+                config = config.on(problem.dataset.owners)
                 train.fitted(config, problem.dim)
                 told.setdefault(train.outlook(config, problem.dim), []).append(place)
         except ValueError as error:

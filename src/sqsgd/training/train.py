@@ -26,7 +26,6 @@ from sqsgd.training import engine
 from sqsgd.training import order as orders
 from sqsgd.training.run_folder import CONFIG, RunFolder, new_folder
 from sqsgd.training.settings import (
-    EVERY_CLIENT,
     FEDERATIONS,
     FIELDS,
     RunConfig,
@@ -184,7 +183,7 @@ class Run:
         """Notes before it begins: clients that do not take part, and that little will be learned."""
         owners, config = self.problem.dataset.owners, self.config
         absent = ""
-        if config.partition == "natural" and owners is not None and config.clients <= int(owners.max()):
+        if owners is not None and config.clients <= int(owners.max()):
             absent = (
                 f"clients = {config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} "
                 "clients take part; leave clients out, and all do"
@@ -306,7 +305,7 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
-    config = dataclasses.replace(config, clients=problem.clients)
+    config = config.on(problem.dataset.owners)
     config, scheme, settings = fitted(config, problem.dim)
     order = None
     if config.once and not config.secure:
@@ -402,12 +401,10 @@ def load_problem(
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    clients, examples = config.clients, len(dataset.train_labels)
-    if clients == EVERY_CLIENT and config.partition == "natural" and dataset.owners is not None:
-        clients = int(dataset.owners.max()) + 1
-    if clients > examples and config.partition not in ("natural", "drawn"):
+    config, examples = config.on(dataset.owners), len(dataset.train_labels)
+    if config.clients > examples and config.partition not in ("natural", "drawn"):
         raise ValueError(
-            f"clients = {clients} is more than the {examples} training images of dataset = "
+            f"clients = {config.clients} is more than the {examples} training images of dataset = "
             f"{config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
     model = make_model(
@@ -416,12 +413,12 @@ def load_problem(
     return make_problem(
         dataset,
         model,
-        clients=clients,
+        clients=config.clients,
         partition_scheme=config.partition,
         seed=config.seed,
         device=device,
         batch=config.batch,
-        participants=dataclasses.replace(config, clients=clients).participants,
+        participants=config.participants,
         workers=config.workers or cores(),
         objective=objective,
         minibatch=config.minibatch,
