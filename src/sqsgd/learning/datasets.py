@@ -18,7 +18,7 @@ from sqsgd.core.random import PublicStream
 from sqsgd.learning import files
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
 from sqsgd.learning.partition import Indices
-from sqsgd.learning.tables import Examples, check_shapes, read_examples
+from sqsgd.learning.tables import Examples, check_shapes, read_examples, unscaled
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _FIFTH = 5  # of how many examples one is held out
@@ -42,6 +42,7 @@ class Dataset:
     held_out: str
     owners: Indices | None = None  # the client of each training example, if the data come with clients
     head: torch.Tensor | None = None  # a softmax on these inputs that was trained on public data
+    note: str = ""  # a warning about the data
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}: "
@@ -102,11 +103,13 @@ def given_dataset(name: str, value: Any) -> Dataset:
     if isinstance(value, Dataset):
         return value
     first, *second = read_examples(name, value)
+    note = unscaled(first)
     if not second:
-        return _split(name, first, f"{{:,}} held-out examples of {name}")
+        return replace(_split(name, first, f"{{:,}} held-out examples of {name}"), note=note)
     (test,) = second
     classes = max(_classes(first.labels), _classes(test.labels))
-    return _dataset(name, first, test, classes, f"test part of {name} ({len(test.labels):,} examples)")
+    held_out = f"test part of {name} ({len(test.labels):,} examples)"
+    return replace(_dataset(name, first, test, classes, held_out), note=note)
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:

@@ -14,6 +14,7 @@ from sqsgd.learning.partition import Indices
 
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
 _MOST_CLASSES = 1 << 16
+_MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
     "test_labels)); or a DataFrame or Hugging Face dataset"
@@ -65,7 +66,7 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     if not pair:
         return [_examples(f"{where}: ", value)]
     train = _examples(f"{where}: training ", value[0])
-    return [train, _examples(f"{where}: test ", value[1], train.columns)]
+    return [train, _examples(f"{where}: test ", value[1], train.columns, test=True)]
 
 
 def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -87,11 +88,11 @@ def _is_examples(value: Any) -> bool:
     return _is_table(value) or (isinstance(value, tuple | list) and len(value) in (2, 3))
 
 
-def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
+def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool = False) -> Examples:
     """``order``: the columns of the training table, which the test table must have too."""
     if not _is_examples(value):
         raise ValueError(f"{where}part is a {type(value).__name__}; {_EXPECTED}")
-    given, labels, clients = (_taken_apart(where, value) if _is_table(value) else (*value, None))[:3]
+    given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
     if _is_table(given):
         given = _columns(where, given)
@@ -109,6 +110,8 @@ def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
     if not labels.is_floating_point() and int(labels.max()) >= _MOST_CLASSES:
         numbers = "number classes 0, 1, 2, ..., or write numbers to predict as floats"
         raise ValueError(f"{where}labels go up to {int(labels.max()):,}; {numbers}")
+    if not test and (wrong := _label_problem(labels)):
+        raise ValueError(f"{where}{wrong}")
     if inputs.dtype == torch.uint8 and inputs.ndim < 3:
         raise ValueError(
             f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
@@ -122,7 +125,35 @@ def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
     return Examples(inputs=inputs, labels=labels, owners=owners, columns=columns)
 
 
-def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
+def _label_problem(labels: torch.Tensor) -> str:
+    """What is wrong with classes that are known by their numbers; empty if nothing is."""
+    if labels.is_floating_point() or labels.ndim > 1 or labels.numel() < 2:
+        return ""
+    found = labels.unique().tolist()
+    if len(found) == 1:
+        return f"all labels are {found[0]}: with one class there is nothing to learn"
+    if found[0] < 0 or 2 * len(found) > found[-1] + 1 or found[-1] >= _MOST_CLASSES:
+        return ""
+    return (
+        f"labels are {', '.join(map(str, found[:5]))}{', ...' if len(found) > 5 else ''}: number the classes "
+        f"0 to {len(found) - 1} (pandas.factorize), or write numbers to predict as floats"
+    )
+
+
+def unscaled(examples: Examples) -> str:
+    """One line if columns of a table are wide or narrow; it tells their spread, so it is for simulations."""
+    if not examples.columns or not examples.inputs.is_floating_point() or examples.inputs.ndim != 2:
+        return ""
+    sizes = examples.inputs.abs().amax(dim=0)
+    wide = [i for i, size in enumerate(sizes.tolist()) if size > _WIDE or 0 < size < 1 / _WIDE]
+    if not wide or len(sizes) != len(examples.columns):
+        return ""
+    named = ", ".join(f"{examples.columns[i]} (up to {sizes[i].item():.3g})" for i in wide[:5])
+    more = f" and {len(wide) - 5} more" if len(wide) > 5 else ""
+    return f"columns are not scaled: {named}{more}; give each a public range: ranges = {{name: (low, high)}}"
+
+
+def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], Any, Any]:
     """Inputs, labels and clients of a table whose columns say which is which."""
     columns = _columns(where, table)
     found = [name for name in columns if name in LABELS]
@@ -131,11 +162,33 @@ def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
             f"{where}table has {' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; exactly "
             f"one must hold the labels. It has {', '.join(map(str, columns))}"
         )
-    labels = _numbers(f"{where}column {found[0]!r}", columns.pop(found[0]))
     clients = columns.pop(CLIENT, None)
-    if not columns:
+    numbers = _all_numbers(where, columns, "" if test else found[0])
+    labels = numbers.pop(found[0])
+    if not numbers:
         raise ValueError(f"{where}table has no column besides labels and clients")
-    return columns, labels, clients
+    return numbers, labels, clients
+
+
+def _all_numbers(where: str, columns: Mapping[Any, Any], label: Any = None) -> dict[Any, torch.Tensor]:
+    """The columns as tensors; one ValueError says what is wrong with all of them."""
+    found, wrong = dict[Any, torch.Tensor](), list[str]()
+    for name, values in columns.items():
+        try:
+            found[name] = _numbers(f"column {str(name)!r}", values)
+        except ValueError as error:
+            wrong.append(str(error).removesuffix(f"; {_REMEDY}"))
+    if label in found and (problem := _label_problem(found[label])):
+        wrong.append(problem)
+    if wrong:
+        remedy = f"; {_REMEDY}" if any("expected real" in each for each in wrong) else ""
+        raise ValueError(f"{where}{listed(wrong)}{remedy}")
+    return found
+
+
+def listed(problems: Sequence[str]) -> str:
+    """One problem as it is; several, each on a line of its own."""
+    return problems[0] if len(problems) == 1 else "".join(f"\n- {problem}" for problem in problems)
 
 
 def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
@@ -150,7 +203,7 @@ def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
 
 def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor:
     """Columns side by side as float32: whole numbers are quantities. One alone may hold tokens or images."""
-    found = {name: _numbers(f"{where}column {str(name)!r}", values) for name, values in columns.items()}
+    found = _all_numbers(where, columns)
     if len(found) == 1 and (alone := next(iter(found.values()))).ndim > 1:
         if alone.dtype == torch.uint8 and alone.ndim > 2:  # images: channels first
             return alone.movedim(-1, 1) if alone.ndim == 4 else alone[:, None]

@@ -188,7 +188,8 @@ class Run:
                 f"clients = {config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} "
                 "clients take part; leave clients out, and all do"
             )
-        return [note for note in (absent, outlook(config, self.problem.dim)) if note]
+        data = self.problem.dataset.note
+        return [note for note in (absent, data, outlook(config, self.problem.dim)) if note]
 
     def started(self) -> tuple[Run, State]:
         config, files, run = self.config, RunFolder(self.folder), self
@@ -395,7 +396,7 @@ def load_problem(
             )
     device = find_device(config.device)
     objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
-    _, model_name = extractor_and_model(config.features, config.model)
+    features, model_name = extractor_and_model(config.features, config.model)
     dataset = loaded or load_data(config, given)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
@@ -407,9 +408,8 @@ def load_problem(
             f"clients = {config.clients} is more than the {examples} training images of dataset = "
             f"{config.dataset!r}; partition = 'drawn' lets them draw one each"
         )
-    model = make_model(
-        model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"), head=dataset.head
-    )
+    shape, about = (dataset.classes, dataset.in_shape), {"head": dataset.head, "intercept": not features}
+    model = make_model(model_name, *shape, config.seed, given.get("model"), **about)
     return make_problem(
         dataset,
         model,
