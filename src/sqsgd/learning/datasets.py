@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from sqsgd.core.random import PublicStream
 from sqsgd.learning import files
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
 from sqsgd.learning.partition import Indices
-from sqsgd.learning.tables import Examples, check_shapes, read_examples, unscaled
+from sqsgd.learning.tables import Columns, Examples, check_shapes, read_examples, unscaled
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _FIFTH = 5  # of how many examples one is held out
@@ -110,6 +111,24 @@ def given_dataset(name: str, value: Any) -> Dataset:
     classes = max(_classes(first.labels), _classes(test.labels))
     held_out = f"test part of {name} ({len(test.labels):,} examples)"
     return replace(_dataset(name, first, test, classes, held_out), note=note)
+
+
+def table_dataset(
+    name: str, table: Any, columns: Columns, *, split: bool = True
+) -> tuple[Dataset, list[Any]]:
+    """The dataset of a DataFrame or CSV file, and its classes; without ``split`` all rows are trained on."""
+    if isinstance(table, str) and table.endswith(".csv"):
+        table = importlib.import_module("pandas").read_csv(table)
+    if not hasattr(table, "iloc") or not hasattr(table, "columns"):
+        needed = "label, owner, ranges and categories need a DataFrame or the path of a .csv file"
+        raise ValueError(f"dataset = {name!r}: {needed}")
+    whole, classes = columns.examples(table.rename(columns=str))
+    unit = "; the label is scaled to -1..1" if whole.labels.is_floating_point() else ""
+    if split:
+        made = _split(name, whole, f"{{:,}} held-out rows of {name}{unit}")
+    else:
+        made = _dataset(name, whole, whole, _classes(whole.labels), f"the training rows{unit}")
+    return replace(made, classes=len(classes) or 1), classes
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sqsgd._internal.checks import meant
 from sqsgd.learning.partition import Indices
 
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
 _MOST_CLASSES = 1 << 16
+_REMEDIES = {
+    "numbers": "give its public range (low, high)",
+    "text": "declare its categories",
+    "dates": "turn them into numbers, such as days since a public date",
+}
 _MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
@@ -127,30 +133,100 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
 
 def _label_problem(labels: torch.Tensor) -> str:
     """What is wrong with classes that are known by their numbers; empty if nothing is."""
-    if labels.is_floating_point() or labels.ndim > 1 or labels.numel() < 2:
-        return ""
-    found = labels.unique().tolist()
-    if len(found) == 1:
+    found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
+    if len(found) == 1 and len(labels) > 1:
         return f"all labels are {found[0]}: with one class there is nothing to learn"
-    if found[0] < 0 or 2 * len(found) > found[-1] + 1 or found[-1] >= _MOST_CLASSES:
+    if len(found) < 2 or found[0] < 0 or 2 * len(found) > found[-1] + 1:
         return ""
-    return (
-        f"labels are {', '.join(map(str, found[:5]))}{', ...' if len(found) > 5 else ''}: number the classes "
-        f"0 to {len(found) - 1} (pandas.factorize), or write numbers to predict as floats"
-    )
+    few = str(found[:5])[1:-1] + (", ..." if len(found) > 5 else "")
+    numbered = f"number the classes 0 to {len(found) - 1} (pandas.factorize)"
+    return f"labels are {few}: {numbered}, or write numbers to predict as floats"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Public facts about a table, with which a row becomes a vector that is at most 1 long.
+
+    A value is scaled from its column's range to -1..1 and clipped; a category becomes a one among zeros; the
+    first entry is constant, for the intercept. All are divided by the root of the number of columns.
+    A vector depends on its row alone: tests/training/test_estimators.py::test_rows_are_public.
+    """
+
+    label: str = ""
+    owner: str = ""  # without one, each row belongs to somebody else
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> list[str]:
+        return [name for name in (*self.ranges, *self.categories) if name not in (self.label, self.owner)]
+
+    def rows(self, table: Any, more: Sequence[str] = ()) -> torch.Tensor:
+        """The inputs of a table; one ValueError lists these problems and ``more``."""
+        if wrong := [*more, *filter(None, (self._problem(table, name) for name in self.inputs))]:
+            raise ValueError(f"the table cannot be used: {listed(wrong)}")
+        parts = [np.ones((len(table), 1)), *(self._values(table, name) for name in self.inputs)]
+        return torch.from_numpy(np.hstack(parts).astype(np.float32)).div(len(parts) ** 0.5)
+
+    def examples(self, table: Any) -> tuple[Examples, list[Any]]:
+        """All of a table, and its classes; if the label has a range, it is a number scaled to -1..1."""
+        if not len(table) or not table.columns.is_unique:
+            raise ValueError("the table has no rows, or two columns of one name")
+        wrong = [text for name in (self.label, self.owner) if name and (text := self._problem(table, name))]
+        for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
+            fact = _REMEDIES[kind := _kind(table[name])]
+            wrong.append(f"column {name!r} holds {kind}: {fact}, or drop it")
+        classes = list(self.categories.get(self.label, ()))
+        if self.label in table.columns and self.label not in self.ranges:
+            classes = classes or sorted(table[self.label].dropna().unique().tolist(), key=str)
+            if not 2 <= len(classes) <= _MOST_NAMED:
+                wanted = f"write 2 to {_MOST_NAMED}, or give the range of a number to predict"
+                wrong.append(f"the label {self.label!r} has {len(classes):,} classes; {wanted}")
+        inputs = self.rows(table, wrong)
+        values = replace(self, categories={**self.categories, self.label: classes})._values(table, self.label)
+        labels = torch.from_numpy(values.argmax(axis=1) if classes else values[:, 0].astype(np.float32))
+        owners = _owners("", table[self.owner].astype(str).to_numpy(), len(table)) if self.owner else None
+        return Examples(inputs=inputs, labels=labels, owners=owners), classes
+
+    def _values(self, table: Any, name: str) -> npt.NDArray[Any]:
+        if name not in self.ranges:
+            known = np.array([str(value) for value in self.categories[name]], object)
+            return np.asarray(table[name].astype(str).to_numpy(object)[:, None] == known)
+        low, high = self.ranges[name]
+        shares = (table[name].to_numpy(float)[:, None] - low) / (high - low)
+        return np.asarray(np.clip(2 * shares - 1, -1, 1))
+
+    def _problem(self, table: Any, name: str) -> str:
+        """What is wrong with a column and its declaration; empty if nothing is."""
+        if name not in table.columns:
+            return f"there is no column {name!r}{meant(name, list(table.columns))}"
+        if missing := int(table[name].isna().sum()):
+            return f"column {name!r} has {missing:,} missing values: fill them in, or drop these rows"
+        if name in self.ranges:
+            limits, kind = self.ranges[name], _kind(table[name])
+            if len(limits) != 2 or not -np.inf < limits[0] < limits[1] < np.inf or name in self.categories:
+                return f"{name!r} has the range {limits}: write (low, high) with low < high, or categories"
+            return "" if kind == "numbers" else f"column {name!r} has a range, but holds {kind}"
+        chosen = self.categories.get(name, ("a", "b"))
+        if isinstance(chosen, str) or len(set(map(str, chosen))) < 2:
+            return f"the categories of {name!r} are {chosen!r}: list two or more"
+        if name in self.categories and not (known := self._values(table, name).any(axis=1)).all():
+            return f"column {name!r} has undeclared categories: {table[name][~known].unique().tolist()[:9]}"
+        return ""
+
+
+def _kind(column: Any) -> str:
+    kind = column.dtype.kind
+    return "numbers" if kind in "biuf" else "dates" if kind in "mM" else "text"
 
 
 def unscaled(examples: Examples) -> str:
     """One line if columns of a table are wide or narrow; it tells their spread, so it is for simulations."""
-    if not examples.columns or not examples.inputs.is_floating_point() or examples.inputs.ndim != 2:
+    if len(examples.columns) != examples.inputs[0].numel():  # no table, or one of rows and images
         return ""
-    sizes = examples.inputs.abs().amax(dim=0)
-    wide = [i for i, size in enumerate(sizes.tolist()) if size > _WIDE or 0 < size < 1 / _WIDE]
-    if not wide or len(sizes) != len(examples.columns):
-        return ""
-    named = ", ".join(f"{examples.columns[i]} (up to {sizes[i].item():.3g})" for i in wide[:5])
-    more = f" and {len(wide) - 5} more" if len(wide) > 5 else ""
-    return f"columns are not scaled: {named}{more}; give each a public range: ranges = {{name: (low, high)}}"
+    sizes = zip(examples.columns, examples.inputs.abs().amax(dim=0).tolist(), strict=True)
+    wide = [f"{name} (up to {size:.3g})" for name, size in sizes if size > _WIDE or 0 < size < 1 / _WIDE]
+    return f"columns are not scaled: {', '.join(wide)}; give each a public range (ranges)" if wide else ""
 
 
 def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], Any, Any]:

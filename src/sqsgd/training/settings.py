@@ -15,12 +15,12 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.training.rates import SOFTMAX_BOUND, learning_rate, softmax_rate
+from sqsgd.training.rates import ONCE_BOUND, learning_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
-MOST_CLIENTS, USUAL_CLIENTS = 2**31, 10
+MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,14 @@ class Settings:
             if name in self.options:
                 given = self.options[name]
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
-        if self.bytes > 4 * dim:
+        budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
+        if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name = self.scheme
         if name == "auto":
-            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=self.bytes)
-        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
+            name = automatic_scheme(dim=dim, epsilon=self.epsilon, bytes=budget)
+        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
@@ -112,20 +113,19 @@ class Settings:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options={**self.options, **code})
+        options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
+        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
 
-    def fitted(
-        self, scheme: Scheme, clients: int, *, softmax: bool = False, pretrained: bool = False
-    ) -> Self:
+    def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
         """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
 
-        ``softmax``: each client reports once, for a softmax on unit features; ``pretrained``: on public data.
+        ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
         """
         scheme.check_clip(self.clip_norm or None)
         chosen, rounds = self.chosen(scheme), self.rounds or 600
-        bound = self.bound or (SOFTMAX_BOUND[pretrained] if softmax else scheme.first_bound)
-        if softmax:
-            lr = softmax_rate(scheme, clients, rounds, bound, pretrained=pretrained)
+        bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
+        if rule:
+            lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
         else:
             lr = learning_rate(scheme, clients, self.optimizer, rounds=rounds, bound=bound)
         falls = chosen.decay == "linear" and self.rounds > 0
@@ -157,8 +157,16 @@ class RunConfig(Settings):
     seed: int = 0
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
-    rounds: int = 600
+    rounds: int = 0
+    """0: 600; if each client reports once, 10 to 100, so that over 100 clients are in a round if they can."""
     dataset: str = "mnist5k"
+    """A built-in one, package.module:factory, or the path of a .csv file."""
+    label: str = ""
+    owner: str = ""
+    ranges: dict[str, Any] = field(default_factory=dict)
+    """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
+    categories: dict[str, Any] = field(default_factory=dict)
+    """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
     data_dir: str = ""
     model: str = "lenet5"
     loss: str = "cross-entropy"
@@ -186,8 +194,10 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        if self.rounds == 0 and not self.once:
+            object.__setattr__(self, "rounds", USUAL_ROUNDS)
         super().__post_init__()
-        for name in ("batch", "rounds", "evaluate_every", "checkpoint_every"):
+        for name in ("batch", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
         for name in ("clients", "test_images"):
             checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
@@ -208,12 +218,19 @@ class RunConfig(Settings):
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
 
-    def on(self, owners: Any) -> Self:
-        """The configuration for data that name their owners 0, 1, 2, ..., or do not (None)."""
+    def on(self, owners: Any, rows: int) -> Self:
+        """The configuration for so many training rows, whose owners are 0, 1, 2, ..., or not named (None)."""
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
-        clients = self.clients or named or USUAL_CLIENTS
-        return dataclasses.replace(self, partition=chosen, clients=clients)
+        clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
+        rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
+        return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether columns are declared: rows are scaled by public facts alone."""
+        declared = self.label or self.owner or self.ranges or self.categories
+        return bool(declared) or self.dataset.endswith(".csv")
 
     @property
     def once(self) -> bool:
@@ -226,7 +243,7 @@ class RunConfig(Settings):
         if self.participation == "all":
             return None
         if self.once:
-            return self.clients // self.rounds
+            return self.clients // max(1, self.rounds)
         if not self.participation.isdecimal() or int(self.participation) < 1:
             asked = f"participation = {self.participation!r}"
             raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
@@ -274,4 +291,9 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
-    return RunConfig(**{"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)})
+    values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    if RunConfig(**values).is_table:
+        loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
+        usual = {"model": "linear", "scheme": "auto", "participation": "once", "loss": loss}
+        values = {**usual, **values}
+    return RunConfig(**values)

@@ -296,6 +296,7 @@ class Run:
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
+            "protects": "row" if config.is_table and not config.owner else "client",
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
@@ -306,7 +307,7 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
-    config = config.on(problem.dataset.owners)
+    config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
     config, scheme, settings = fitted(config, problem.dim)
     order = None
     if config.once and not config.secure:
@@ -335,8 +336,7 @@ def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
         config = dataclasses.replace(config, ledgers=str(place))
     config = config.chosen(scheme)
     _ledgers(config, scheme)
-    softmax, pretrained = _softmax(config)
-    return config, scheme, config.fitted(scheme, config.asked, softmax=softmax, pretrained=pretrained)
+    return config, scheme, config.fitted(scheme, config.asked, rule=_once_rule(config))
 
 
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
@@ -353,19 +353,23 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
-def _softmax(config: RunConfig) -> tuple[bool, bool]:
-    """Whether each client answers once for a softmax on unit features; whether public data pretrained it."""
+def _once_rule(config: RunConfig) -> str:
+    """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
-    linear = model in ("linear", PRETRAINED) and bool(features)
-    return config.once and config.optimizer == "sgd" and linear, model == PRETRAINED
+    linear = model in ("linear", PRETRAINED) and (bool(features) or config.is_table)
+    if not (config.once and config.optimizer == "sgd" and linear):
+        return ""
+    if features:
+        return "pretrained" if model == PRETRAINED else "softmax"
+    return "numbers" if config.loss == "squared-error" else "classes"
 
 
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme = config.make_scheme(dim, once=config.once)
-    if _softmax(config)[0]:
+    if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
         found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
@@ -402,14 +406,12 @@ def load_problem(
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    config, examples = config.on(dataset.owners), len(dataset.train_labels)
-    if config.clients > examples and config.partition not in ("natural", "drawn"):
-        raise ValueError(
-            f"clients = {config.clients} is more than the {examples} training images of dataset = "
-            f"{config.dataset!r}; partition = 'drawn' lets them draw one each"
-        )
-    shape, about = (dataset.classes, dataset.in_shape), {"head": dataset.head, "intercept": not features}
-    model = make_model(model_name, *shape, config.seed, given.get("model"), **about)
+    config = config.on(dataset.owners, len(dataset.train_labels))
+    if config.is_table and config.partition == "drawn":
+        raise ValueError("partition = 'drawn' gives one row to several clients; leave it out for tables")
+    intercept = not features and not config.is_table
+    made = (model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
+    model = make_model(*made, head=dataset.head, intercept=intercept)
     return make_problem(
         dataset,
         model,
@@ -427,11 +429,16 @@ def load_problem(
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
     """The whole dataset, whatever is held out, with features in place of its inputs if the run has them."""
-    from sqsgd.learning.datasets import given_dataset, load_dataset
+    from sqsgd.learning.datasets import Dataset, given_dataset, load_dataset, table_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
+    from sqsgd.learning.tables import Columns
 
     features, _ = extractor_and_model(config.features, config.model)
-    if given and "dataset" in given:
+    value = (given or {}).get("dataset", config.dataset)
+    if config.is_table and not isinstance(value, Dataset):
+        facts = {name: getattr(config, name) for name in ("label", "owner", "ranges", "categories")}
+        dataset, _ = table_dataset(config.dataset, value, Columns(**facts))
+    elif given and "dataset" in given:
         dataset = given_dataset(config.dataset, given["dataset"])
     else:
         dataset = load_dataset(config.dataset, config.data_dir or None)
@@ -443,7 +450,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     values, given = dict(settings), dict[str, Any]()
     for name in OBJECTS:
         value = settings.get(name)
-        if value is not None and not isinstance(value, str):
+        if value is not None and not isinstance(value, str | Path):
             values[name] = _importable(value) or IN_MEMORY
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
