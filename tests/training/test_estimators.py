@@ -139,6 +139,19 @@ def test_other_wrong_calls():
         sqsgd.PrivateClassifier(8.0, **facts).fit(people(200)[["x0", "x1"]])
 
 
+def test_train_takes_declared_columns(tmp_path):
+    """From Python, too: a DataFrame, or the path of a file."""
+    people(200).drop(columns="rich").to_csv(tmp_path / "people.csv", index=False)
+    facts = {"ranges": {**RANGES, "income": [-40, 100]}, "categories": CATEGORIES, "epsilon": 8.0}
+    for number, data in enumerate((people(200).drop(columns="rich"), tmp_path / "people.csv")):
+        run = sqsgd.train(dataset=data, **facts, label="income", out=tmp_path / str(number), report=False)
+        assert (run.config.clients, run.config.loss, run.summary["protects"]) == (160, "squared-error", "row")
+    with pytest.raises(ValueError, match="no column '': set label to the column to predict"):
+        sqsgd.train(dataset=data, **facts, out=tmp_path / "none")
+    with pytest.raises(ValueError, match="'mnist5k': label, owner, ranges and categories need a DataFrame"):
+        sqsgd.train(label="income", epsilon=8.0, out=tmp_path / "none")
+
+
 def test_secure_noise_unless_there_is_a_seed():
     model = sqsgd.PrivateClassifier(8.0, **FACTS, settings={"rounds": 2}).fit(SMALL[INPUTS], SMALL.rich)
     assert model.summary_["noise"] == "secure"

@@ -172,7 +172,8 @@ class Columns:
         """All of a table, and its classes; if the label has a range, it is a number scaled to -1..1."""
         if not len(table) or not table.columns.is_unique:
             raise ValueError("the table has no rows, or two columns of one name")
-        wrong = [text for name in (self.label, self.owner) if name and (text := self._problem(table, name))]
+        named = [self.label, self.owner] if self.owner else [self.label]
+        wrong = [text for name in named if (text := self._problem(table, name))]
         for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
             fact = _REMEDIES[kind := _kind(table[name])]
             wrong.append(f"column {name!r} holds {kind}: {fact}, or drop it")
@@ -199,7 +200,8 @@ class Columns:
     def _problem(self, table: Any, name: str) -> str:
         """What is wrong with a column and its declaration; empty if nothing is."""
         if name not in table.columns:
-            return f"there is no column {name!r}{meant(name, list(table.columns))}"
+            hint = meant(name, list(table.columns)) if name else ": set label to the column to predict"
+            return f"there is no column {name!r}{hint}"
         if missing := int(table[name].isna().sum()):
             return f"column {name!r} has {missing:,} missing values: fill them in, or drop these rows"
         if name in self.ranges:

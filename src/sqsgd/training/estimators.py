@@ -88,7 +88,7 @@ class PrivateClassifier(PrivateModel):
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """The accuracy, as scikit-learn's."""
-        return float((self.predict(X) == np.asarray(X[self.label] if y is None else y)).mean())
+        return float((self.predict(X) == np.asarray(X[self.columns_.label] if y is None else y)).mean())
 
 
 class PrivateRegressor(PrivateModel):
@@ -104,7 +104,7 @@ class PrivateRegressor(PrivateModel):
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """The coefficient of determination R2, as scikit-learn's."""
-        found, true = self.predict(X), np.asarray(X[self.label] if y is None else y)
+        found, true = self.predict(X), np.asarray(X[self.columns_.label] if y is None else y)
         return float(1 - ((found - true) ** 2).sum() / ((true - true.mean()) ** 2).sum())
 
 
