@@ -26,6 +26,8 @@ IN_THE_TUTORIALS = {
     "Device",
     "MalformedReport",
     "Plan",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "RunConfig",
     "TrainedRun",
     "Transform",

@@ -20,6 +20,7 @@ from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes import SCHEMES, make_scheme
+from sqsgd.training.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.training.settings import RunConfig
 from sqsgd.training.train import TrainedRun, train
 
@@ -36,6 +37,8 @@ __all__ = [
     "Plan",
     "PrivQuant",
     "Privacy",
+    "PrivateClassifier",
+    "PrivateRegressor",
     "Rng",
     "RunConfig",
     "ScalarDP",

@@ -14,7 +14,7 @@ from sqsgd.cli.output import INTERNAL_ERROR, Ended, print_table, run
 from sqsgd.privacy.ledger import LedgerDamaged
 
 WRONG = [
-    (("train", "--rounds", "0"), "rounds = 0"),
+    (("train", "--rounds", "-1"), "rounds = -1"),
     (("compare", "--schemes", "nope"), "'nope' is not a known scheme"),
     (("data", "lits"), "No such command"),
     (("conformance",), "either a file of answers to check, or --export FILE"),

@@ -203,7 +203,7 @@ def test_every_speaker_is_a_client(tmp_path):
     assert data.train_labels[:, :-1].tolist() == data.train_inputs[:, 1:].tolist()
     parts = partition(data.train_labels.numpy(), 2, "natural", 0, data.owners)
     assert [len(part) for part in parts] == [9, 17]
-    with pytest.raises(ValueError, match="clients = 3, but 2 clients have training"):
+    with pytest.raises(ValueError, match="clients = 3, but 2 owners have training"):
         partition(data.train_labels.numpy(), 3, "natural", 0, data.owners)
     fewer = hold_out(data, 0.9, seed=1)  # nobody is left without an example
     assert set(fewer.owners.tolist()) == {0, 1}

@@ -101,7 +101,7 @@ def test_errors_name_what_is_wrong_with_features(own, name, message):
 @pytest.mark.parametrize("name", AS_MODELS)
 def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(whole, name):
     rows = extracted(whole, name)
-    linear = make_model("linear", in_shape=(DIGITS[name],))
+    linear = make_model("linear", in_shape=(DIGITS[name],), intercept=False)
     _, outside = loss_gradient(linear, rows.train_inputs[:9], rows.train_labels[:9])
     _, inside = loss_gradient(make_model(f"{name}-linear"), whole.train_inputs[:9], whole.train_labels[:9])
     np.testing.assert_allclose(inside, outside, atol=1e-6)

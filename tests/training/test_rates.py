@@ -87,7 +87,8 @@ def test_the_rate_for_a_softmax_keeps_its_final_noise_whatever_the_budget(pretra
     """Measured: the deviation that the noise alone gives each weight, for zero gradients."""
     for epsilon in (2.0, 8.0):
         scheme = make_scheme("privunit-index", dim=200, epsilon=epsilon)
-        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5, pretrained=pretrained)
+        rule = "pretrained" if pretrained else "softmax"
+        rate = rates.softmax_rate(scheme, clients=200, rounds=6, bound=0.5, rule=rule)
         chosen = settings(lr=rate, bound=0.5, rounds=6, decay="linear")
 
         class Once(Nothing):

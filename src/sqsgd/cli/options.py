@@ -53,23 +53,29 @@ Title = Annotated[str | None, typer.Option(help="Title of the table and of the p
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
 ]
+Column = Annotated[
+    list[str] | None,
+    typer.Option(help="Of a table: name=low:high (public range) or name=a,b,c (categories); repeatable."),
+]
 
 SETTINGS = {
     "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds.",
-    "dataset": "mnist5k, mnist, ... or package.module:factory.",
+    "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
+    "label": "Of a table: the column to predict, a class, or a number if it has a range.",
+    "owner": "Of a table: the column that says whose row it is; without one, each is somebody else's.",
     "data_dir": "Folder of the datasets; empty: $SQSGD_DATA.",
     "model": "lenet5, resnet110, ... or package.module:factory.",
     "loss": "cross-entropy, squared-error, multi-label or package.module:name.",
     "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
     "several with weights: soft-hog:0.7+font-digits:0.7.",
-    "clients": "Number of clients.",
+    "clients": "Number of clients; 0: every owner that the data name, or 10.",
     "participation": "all, a number of clients per round, or once: one round per client.",
     "minibatch": "With a number as participation: one batch of each client.",
-    "partition": "iid, dirichlet:BETA, shards:N, natural or drawn (any number of clients).",
+    "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
     "batch": "Batch size of a client.",
     "epsilon": "Privacy budget of one report.",
     "bytes": "Bytes for the packed codes of one report.",
-    "rounds": "Number of rounds.",
+    "rounds": "Number of rounds; 0: 600, or 10 to 100 if each client reports once.",
     "lr": "Learning rate; 0: computed from the budget.",
     "optimizer": "sgd, momentum or adam.",
     "decay": "Decay of the rate: linear (auto), to zero, or none.",
@@ -176,6 +182,16 @@ def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -
                 raise ValueError(f"option {key} = {read[key]!r} is not a scheme option; use {own[key]}")
         values |= read
     return values
+
+
+def columns(pairs: Iterable[str]) -> dict[str, Any]:
+    """The ranges and categories in pairs such as age=0:120 or sex=f,m."""
+    found: dict[str, Any] = {}
+    for name, text in scheme_options(pairs).items():
+        ends = ":" in str(text)
+        values = numbers(name, text.replace(":", ",")) if ends else listed(str(text))
+        found.setdefault("ranges" if ends else "categories", {})[name] = values
+    return found
 
 
 def show_progress(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     option: options.SchemeOption = None,
+    column: options.Column = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file of these keys, or one of the package, such as once-mnist."),
@@ -38,7 +39,7 @@ def train(
     from sqsgd.training.sweep import experiment_file
     from sqsgd.training.train import begin
 
-    values = typed_values(context, option)
+    values = {**typed_values(context, option), **options.columns(column or [])}
     run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
     for line in () if resume else run.notes:
         typer.echo(line, err=True)
@@ -100,6 +101,8 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
         spent = f"{epsilon} per report, which is the total: no user sends two"
+        if summary.get("protects") == "row":
+            spent = f"{epsilon} for each row, not for an owner of several: no column names the owners"
     else:
         spent = f"{epsilon} per round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:

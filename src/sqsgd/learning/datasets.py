@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from sqsgd.core.random import PublicStream
 from sqsgd.learning import files
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
 from sqsgd.learning.partition import Indices
-from sqsgd.learning.tables import Examples, check_shapes, read_examples
+from sqsgd.learning.tables import Columns, Examples, check_shapes, read_examples, unscaled
 
 _EMBEDDED_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
 _FIFTH = 5  # of how many examples one is held out
@@ -42,6 +43,7 @@ class Dataset:
     held_out: str
     owners: Indices | None = None  # the client of each training example, if the data come with clients
     head: torch.Tensor | None = None  # a softmax on these inputs that was trained on public data
+    note: str = ""  # a warning about the data
 
     def __post_init__(self) -> None:
         where = f"dataset {self.name!r}: "
@@ -102,11 +104,31 @@ def given_dataset(name: str, value: Any) -> Dataset:
     if isinstance(value, Dataset):
         return value
     first, *second = read_examples(name, value)
+    note = unscaled(first)
     if not second:
-        return _split(name, first, f"{{:,}} held-out examples of {name}")
+        return replace(_split(name, first, f"{{:,}} held-out examples of {name}"), note=note)
     (test,) = second
     classes = max(_classes(first.labels), _classes(test.labels))
-    return _dataset(name, first, test, classes, f"test part of {name} ({len(test.labels):,} examples)")
+    held_out = f"test part of {name} ({len(test.labels):,} examples)"
+    return replace(_dataset(name, first, test, classes, held_out), note=note)
+
+
+def table_dataset(
+    name: str, table: Any, columns: Columns, *, split: bool = True
+) -> tuple[Dataset, list[Any]]:
+    """The dataset of a DataFrame or CSV file, and its classes; without ``split`` all rows are trained on."""
+    if isinstance(table, str) and table.endswith(".csv"):
+        table = importlib.import_module("pandas").read_csv(table)
+    if not hasattr(table, "iloc") or not hasattr(table, "columns"):
+        needed = "label, owner, ranges and categories need a DataFrame or the path of a .csv file"
+        raise ValueError(f"dataset = {name!r}: {needed}")
+    whole, classes = columns.examples(table.rename(columns=str))
+    unit = "; the label is scaled to -1..1" if whole.labels.is_floating_point() else ""
+    if split:
+        made = _split(name, whole, f"{{:,}} held-out rows of {name}{unit}")
+    else:
+        made = _dataset(name, whole, whole, _classes(whole.labels), f"the training rows{unit}")
+    return replace(made, classes=len(classes) or 1), classes
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:

@@ -36,6 +36,7 @@ def make_model(
     given: nn.Module | Callable[..., nn.Module] | None = None,
     *,
     head: torch.Tensor | None = None,
+    intercept: bool = True,
 ) -> nn.Module:
     """A model, initialised from the seed alone; torch's global generator keeps its state.
 
@@ -47,6 +48,8 @@ def make_model(
         seed: Decides the initial weights.
         given: A factory, or a module to copy with its weights, in place of the name's.
         head: The public weights from which ``pretrained-linear`` starts.
+        intercept: Whether ``linear`` has one. On features of unit length it has none, and neither on scaled
+            tables, whose rows hold a constant: the clipped norm of a gradient then counts it as any column.
 
     Raises:
         ValueError: If the name is unknown, the inputs do not fit, or a user's model cannot be trained.
@@ -65,7 +68,8 @@ def make_model(
         raise unknown_name("model", name, known)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        made = call_factory(name, "model", given or known[name], classes=classes, in_shape=in_shape)
+        offered = {"classes": classes, "in_shape": in_shape, "intercept": intercept and name != PRETRAINED}
+        made = call_factory(name, "model", given or known[name], **offered)
     model = _checked(name, made)
     if name == PRETRAINED:
         if head is None:
@@ -174,10 +178,11 @@ def _mlp(classes: int, in_shape: Shape) -> nn.Module:
     return model
 
 
-def _linear(classes: int, in_shape: Shape) -> nn.Sequential:
-    """Softmax regression without bias, initialised to zero: for extracted features."""
-    layer = nn.Linear(math.prod(in_shape), classes, bias=False)
-    nn.init.zeros_(layer.weight)
+def _linear(classes: int, in_shape: Shape, intercept: bool = True) -> nn.Sequential:
+    """Softmax or least-squares regression, initialised to zero."""
+    layer = nn.Linear(math.prod(in_shape), classes, bias=intercept)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
     return nn.Sequential(nn.Flatten(), layer)
 
 
@@ -192,7 +197,7 @@ class _Features(nn.Module):
 
 def _softmax_on(name: str, classes: int, in_shape: Shape) -> nn.Module:
     features = FEATURES[name].rows(torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
-    return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:]))
+    return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:], intercept=False))
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {

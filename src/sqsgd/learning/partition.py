@@ -74,12 +74,17 @@ def partition(
             - ``drawn``: one example per client, drawn with replacement, for any number of clients.
             - ``natural``: the data's own clients; the first of them if ``clients`` are fewer.
         seed: Decides every draw.
-        owners: The client of each example, for ``natural``.
+        owners: The owner of each example, if the data name them, whose rows are never split:
+            tests/training/test_owners.py::test_owners_are_the_clients_or_nothing_runs.
     """
     classes = np.asarray(labels)
     kind, _, value = scheme.partition(":")
     if scheme == NATURAL:
         return _natural(owners, clients)
+    if owners is not None:
+        named = f"the data name {int(owners.max()) + 1:,} owners, so leave partition out"
+        split = "gives rows of one owner to several clients, each of which spends an owner's epsilon again"
+        raise ValueError(f"partition {scheme!r} {split}: {named}")
     if scheme == "drawn":
         return DrawnParts(examples=len(classes), clients=clients, seed=seed)
     if scheme != "iid" and kind not in ("dirichlet", "shards"):
@@ -88,7 +93,8 @@ def partition(
     if kind != "iid" and (classes.ndim != 1 or classes.dtype.kind == "f"):
         raise ValueError(f"partition {scheme!r} needs one class per example; write iid, drawn or {NATURAL}")
     if clients > len(classes):
-        raise ValueError(f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one")
+        there = f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one"
+        raise ValueError(f"{there}; partition = 'drawn' lets them draw one each")
     words = _stream(_PARTITION, seed)
     if kind == "iid":
         return Parts(_permutation(len(classes), words), _even_bounds(len(classes), clients))
@@ -156,7 +162,7 @@ def _natural(owners: Indices | None, clients: int) -> Parts:
         raise ValueError(f"partition {NATURAL!r}: these data do not say which client an example belongs to")
     sizes = np.bincount(owners)
     if clients > len(sizes):
-        there = f"{len(sizes):,} clients have training examples"
+        there = f"{len(sizes):,} owners have training examples; leave clients out, and each is one"
         raise ValueError(f"partition {NATURAL!r}: clients = {clients:,}, but {there}")
     return Parts(np.argsort(owners, kind="stable"), np.append(0, np.cumsum(sizes[:clients])))
 

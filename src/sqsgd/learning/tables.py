@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sqsgd._internal.checks import meant
 from sqsgd.learning.partition import Indices
 
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
 _MOST_CLASSES = 1 << 16
+_REMEDIES = {
+    "numbers": "give its public range (low, high)",
+    "text": "declare its categories",
+    "dates": "turn them into numbers, such as days since a public date",
+}
+_MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
     "test_labels)); or a DataFrame or Hugging Face dataset"
@@ -65,7 +72,7 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     if not pair:
         return [_examples(f"{where}: ", value)]
     train = _examples(f"{where}: training ", value[0])
-    return [train, _examples(f"{where}: test ", value[1], train.columns)]
+    return [train, _examples(f"{where}: test ", value[1], train.columns, test=True)]
 
 
 def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -87,11 +94,11 @@ def _is_examples(value: Any) -> bool:
     return _is_table(value) or (isinstance(value, tuple | list) and len(value) in (2, 3))
 
 
-def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
+def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool = False) -> Examples:
     """``order``: the columns of the training table, which the test table must have too."""
     if not _is_examples(value):
         raise ValueError(f"{where}part is a {type(value).__name__}; {_EXPECTED}")
-    given, labels, clients = (_taken_apart(where, value) if _is_table(value) else (*value, None))[:3]
+    given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
     if _is_table(given):
         given = _columns(where, given)
@@ -109,6 +116,8 @@ def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
     if not labels.is_floating_point() and int(labels.max()) >= _MOST_CLASSES:
         numbers = "number classes 0, 1, 2, ..., or write numbers to predict as floats"
         raise ValueError(f"{where}labels go up to {int(labels.max()):,}; {numbers}")
+    if not test and (wrong := _label_problem(labels)):
+        raise ValueError(f"{where}{wrong}")
     if inputs.dtype == torch.uint8 and inputs.ndim < 3:
         raise ValueError(
             f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
@@ -122,7 +131,107 @@ def _examples(where: str, value: Any, order: Sequence[Any] = ()) -> Examples:
     return Examples(inputs=inputs, labels=labels, owners=owners, columns=columns)
 
 
-def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
+def _label_problem(labels: torch.Tensor) -> str:
+    """What is wrong with classes that are known by their numbers; empty if nothing is."""
+    found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
+    if len(found) == 1 and len(labels) > 1:
+        return f"all labels are {found[0]}: with one class there is nothing to learn"
+    if len(found) < 2 or found[0] < 0 or 2 * len(found) > found[-1] + 1:
+        return ""
+    few = str(found[:5])[1:-1] + (", ..." if len(found) > 5 else "")
+    numbered = f"number the classes 0 to {len(found) - 1} (pandas.factorize)"
+    return f"labels are {few}: {numbered}, or write numbers to predict as floats"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Public facts about a table, with which a row becomes a vector that is at most 1 long.
+
+    A value is scaled from its column's range to -1..1 and clipped; a category becomes a one among zeros; the
+    first entry is constant, for the intercept. All are divided by the root of the number of columns.
+    A vector depends on its row alone: tests/training/test_estimators.py::test_rows_are_public.
+    """
+
+    label: str = ""
+    owner: str = ""  # without one, each row belongs to somebody else
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> list[str]:
+        return [name for name in (*self.ranges, *self.categories) if name not in (self.label, self.owner)]
+
+    def rows(self, table: Any, more: Sequence[str] = ()) -> torch.Tensor:
+        """The inputs of a table; one ValueError lists these problems and ``more``."""
+        if wrong := [*more, *filter(None, (self._problem(table, name) for name in self.inputs))]:
+            raise ValueError(f"the table cannot be used: {listed(wrong)}")
+        parts = [np.ones((len(table), 1)), *(self._values(table, name) for name in self.inputs)]
+        return torch.from_numpy(np.hstack(parts).astype(np.float32)).div(len(parts) ** 0.5)
+
+    def examples(self, table: Any) -> tuple[Examples, list[Any]]:
+        """All of a table, and its classes; if the label has a range, it is a number scaled to -1..1."""
+        if not len(table) or not table.columns.is_unique:
+            raise ValueError("the table has no rows, or two columns of one name")
+        named = [self.label, self.owner] if self.owner else [self.label]
+        wrong = [text for name in named if (text := self._problem(table, name))]
+        for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
+            fact = _REMEDIES[kind := _kind(table[name])]
+            wrong.append(f"column {name!r} holds {kind}: {fact}, or drop it")
+        classes = list(self.categories.get(self.label, ()))
+        if self.label in table.columns and self.label not in self.ranges:
+            classes = classes or sorted(table[self.label].dropna().unique().tolist(), key=str)
+            if not 2 <= len(classes) <= _MOST_NAMED:
+                wanted = f"write 2 to {_MOST_NAMED}, or give the range of a number to predict"
+                wrong.append(f"the label {self.label!r} has {len(classes):,} classes; {wanted}")
+        inputs = self.rows(table, wrong)
+        values = replace(self, categories={**self.categories, self.label: classes})._values(table, self.label)
+        labels = torch.from_numpy(values.argmax(axis=1) if classes else values[:, 0].astype(np.float32))
+        owners = _owners("", table[self.owner].astype(str).to_numpy(), len(table)) if self.owner else None
+        return Examples(inputs=inputs, labels=labels, owners=owners), classes
+
+    def _values(self, table: Any, name: str) -> npt.NDArray[Any]:
+        if name not in self.ranges:
+            known = np.array([str(value) for value in self.categories[name]], object)
+            return np.asarray(table[name].astype(str).to_numpy(object)[:, None] == known)
+        low, high = self.ranges[name]
+        shares = (table[name].to_numpy(float)[:, None] - low) / (high - low)
+        return np.asarray(np.clip(2 * shares - 1, -1, 1))
+
+    def _problem(self, table: Any, name: str) -> str:
+        """What is wrong with a column and its declaration; empty if nothing is."""
+        if name not in table.columns:
+            hint = meant(name, list(table.columns)) if name else ": set label to the column to predict"
+            return f"there is no column {name!r}{hint}"
+        if missing := int(table[name].isna().sum()):
+            return f"column {name!r} has {missing:,} missing values: fill them in, or drop these rows"
+        if name in self.ranges:
+            limits, kind = self.ranges[name], _kind(table[name])
+            if len(limits) != 2 or not -np.inf < limits[0] < limits[1] < np.inf or name in self.categories:
+                return f"{name!r} has the range {limits}: write (low, high) with low < high, or categories"
+            return "" if kind == "numbers" else f"column {name!r} has a range, but holds {kind}"
+        chosen = self.categories.get(name, ("a", "b"))
+        if isinstance(chosen, str) or len(set(map(str, chosen))) < 2:
+            return f"the categories of {name!r} are {chosen!r}: list two or more"
+        if name in self.categories and not (known := self._values(table, name).any(axis=1)).all():
+            return f"column {name!r} has undeclared categories: {table[name][~known].unique().tolist()[:9]}"
+        return ""
+
+
+def _kind(column: Any) -> str:
+    kind = column.dtype.kind
+    return "numbers" if kind in "biuf" else "dates" if kind in "mM" else "text"
+
+
+def unscaled(examples: Examples) -> str:
+    """One line if columns of a table are wide or narrow; it tells their spread, so it is for simulations."""
+    if len(examples.columns) != examples.inputs[0].numel():  # no table, or one of rows and images
+        return ""
+    sizes = zip(examples.columns, examples.inputs.abs().amax(dim=0).tolist(), strict=True)
+    wide = [f"{name} (up to {size:.3g})" for name, size in sizes if size > _WIDE or 0 < size < 1 / _WIDE]
+    return f"columns are not scaled: {', '.join(wide)}; give each a public range (ranges)" if wide else ""
+
+
+def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], Any, Any]:
     """Inputs, labels and clients of a table whose columns say which is which."""
     columns = _columns(where, table)
     found = [name for name in columns if name in LABELS]
@@ -131,11 +240,33 @@ def _taken_apart(where: str, table: Any) -> tuple[dict[Any, Any], Any, Any]:
             f"{where}table has {' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; exactly "
             f"one must hold the labels. It has {', '.join(map(str, columns))}"
         )
-    labels = _numbers(f"{where}column {found[0]!r}", columns.pop(found[0]))
     clients = columns.pop(CLIENT, None)
-    if not columns:
+    numbers = _all_numbers(where, columns, "" if test else found[0])
+    labels = numbers.pop(found[0])
+    if not numbers:
         raise ValueError(f"{where}table has no column besides labels and clients")
-    return columns, labels, clients
+    return numbers, labels, clients
+
+
+def _all_numbers(where: str, columns: Mapping[Any, Any], label: Any = None) -> dict[Any, torch.Tensor]:
+    """The columns as tensors; one ValueError says what is wrong with all of them."""
+    found, wrong = dict[Any, torch.Tensor](), list[str]()
+    for name, values in columns.items():
+        try:
+            found[name] = _numbers(f"column {str(name)!r}", values)
+        except ValueError as error:
+            wrong.append(str(error).removesuffix(f"; {_REMEDY}"))
+    if label in found and (problem := _label_problem(found[label])):
+        wrong.append(problem)
+    if wrong:
+        remedy = f"; {_REMEDY}" if any("expected real" in each for each in wrong) else ""
+        raise ValueError(f"{where}{listed(wrong)}{remedy}")
+    return found
+
+
+def listed(problems: Sequence[str]) -> str:
+    """One problem as it is; several, each on a line of its own."""
+    return problems[0] if len(problems) == 1 else "".join(f"\n- {problem}" for problem in problems)
 
 
 def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
@@ -150,7 +281,7 @@ def _columns(where: str, table: Any) -> dict[Any, npt.NDArray[Any]]:
 
 def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor:
     """Columns side by side as float32: whole numbers are quantities. One alone may hold tokens or images."""
-    found = {name: _numbers(f"{where}column {str(name)!r}", values) for name, values in columns.items()}
+    found = _all_numbers(where, columns)
     if len(found) == 1 and (alone := next(iter(found.values()))).ndim > 1:
         if alone.dtype == torch.uint8 and alone.ndim > 2:  # images: channels first
             return alone.movedim(-1, 1) if alone.ndim == 4 else alone[:, None]

@@ -74,9 +74,11 @@ def statement(group: Group) -> Statement:
         short += f"; central ε\N{NO-BREAK SPACE}{four_digits(central.epsilon)}" if central else ""
         sentences = [_report(notion, epsilon, group.summary.delta if group.summary else 0.0)]
         if group.config.participation == "once" and notion == "local":
+            row = group.config.is_table and not group.config.owner
             sentences.append(
                 f"Each client sends at most one report, so {number(total)} is the total that a client "
                 "spends, however many rounds there are."
+                + (" A client is a row here, not an owner of several." if row else "")
             )
         else:
             who = (

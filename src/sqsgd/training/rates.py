@@ -9,9 +9,11 @@ from sqsgd.core import Scheme
 _NOISE, _COORDINATE_NOISE, _UNEVEN_NOISE, _SPIKES = 0.1, 0.08, 0.07, 0.04
 _LONGEST_STEP, _LONGEST_CHOSEN, _LONG_GRADIENT = 1.25, 2.0, 3.0
 _STEEPEST, _TOLERATED, _UNBOUNDED, _OF_BLOCK = 0.3, 25.0, 3.0, 0.85
-SOFTMAX_BOUND, _SOFTMAX_NOISE = {False: 0.5, True: 0.25}, {False: 1.4, True: 0.7}
-"""The first bound and the tolerated noise of a class score, for a softmax from zero or a pretrained one."""
-_LARGEST_SOFTMAX_RATE = 200.0  # above it, steps overshoot
+ONCE_BOUND = {"softmax": 0.5, "pretrained": 0.25, "classes": 0.4, "numbers": 0.15}
+_ONCE_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 2.8, "numbers": 0.3}
+"""The first bound and the tolerated noise of a score where each client answers once: for a softmax on
+features, from zero or pretrained on public data, and for the classes or numbers of a scaled table."""
+_LARGEST_ONCE_RATE = {"numbers": 20.0}  # above it, steps overshoot; the others': 200
 _STATEFUL = 0.01
 """Of SGD's rate, for momentum and adam, which keep moving a coordinate between its reports."""
 
@@ -56,16 +58,15 @@ def change_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
     return rate * (1 - scheme.momentum) * (1.0 if optimizer == "sgd" else _STATEFUL)
 
 
-def softmax_rate(
-    scheme: Scheme, clients: int, rounds: int, bound: float, *, pretrained: bool = False
-) -> float:
-    """The default learning rate for a softmax on unit features where each client answers once.
+def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float, *, rule: str = "softmax") -> float:
+    """The default learning rate for a linear model on rows of unit length where each client answers once.
 
     The noise of all rounds then moves a class score by 1.4 (one standard deviation), or by 0.7 if the softmax
-    was trained on public data. The constants were chosen on Fashion-MNIST and held-out images of MNIST.
+    was trained on public data. The constants were chosen on Fashion-MNIST and held-out images of MNIST; those
+    of tables (a score by 2.8, a number by 0.3, before the steps contract it) on three drawn tables.
     """
-    rate = _noise_rate(scheme, clients, rounds, bound, _SOFTMAX_NOISE[pretrained])
-    return min(_LARGEST_SOFTMAX_RATE, rate)
+    rate = _noise_rate(scheme, clients, rounds, bound, _ONCE_NOISE[rule])
+    return min(_LARGEST_ONCE_RATE.get(rule, 200.0), rate)
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

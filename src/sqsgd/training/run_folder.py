@@ -176,7 +176,7 @@ def new_folder(name: str, place: Path = Path("runs")) -> Path:
 
     No two callers get one folder: tests/training/test_run_folder.py::test_many_at_once_get_one_folder_each.
     """
-    folder = wanted = place / f"{name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = wanted = place / f"{Path(name).name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     if place.exists() and not place.is_dir():
         raise ValueError(f"{place} is a file, but runs go into a folder of that name; choose one with --out")
     for number in itertools.count(2):

@@ -15,12 +15,12 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.training.rates import SOFTMAX_BOUND, learning_rate, softmax_rate
+from sqsgd.training.rates import ONCE_BOUND, learning_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
-MOST_CLIENTS = EVERY_CLIENT = 2**31  # also: all of the data's own clients, until the data are known
+MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +98,15 @@ class Settings:
             if name in self.options:
                 given = self.options[name]
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
-        if self.bytes > 4 * dim:
+        budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
+        if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name = self.scheme
         if name == "auto":
-            budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
-            name = automatic_scheme(**budget, visits=visits, options=self.options)
-        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=self.bytes, **self.options)
+            known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
+            name = automatic_scheme(**known, visits=visits, options=self.options)
+        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
@@ -117,20 +118,19 @@ class Settings:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options={**self.options, **code})
+        options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
+        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
 
-    def fitted(
-        self, scheme: Scheme, clients: int, *, softmax: bool = False, pretrained: bool = False
-    ) -> Self:
+    def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
         """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
 
-        ``softmax``: each client reports once, for a softmax on unit features; ``pretrained``: on public data.
+        ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
         """
         scheme.check_clip(self.clip_norm or None)
         chosen, rounds = self.chosen(scheme), self.rounds or 600
-        bound = self.bound or (SOFTMAX_BOUND[pretrained] if softmax else scheme.first_bound)
-        if softmax:
-            lr = softmax_rate(scheme, clients, rounds, bound, pretrained=pretrained)
+        bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
+        if rule:
+            lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
         else:
             lr = learning_rate(scheme, clients, self.optimizer, rounds=rounds, bound=bound)
         falls = chosen.decay == "linear" and self.rounds > 0
@@ -162,20 +162,30 @@ class RunConfig(Settings):
     seed: int = 0
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
-    rounds: int = 600
+    rounds: int = 0
+    """0: 600; if each client reports once, 10 to 100, so that over 100 clients are in a round if they can."""
     dataset: str = "mnist5k"
+    """A built-in one, package.module:factory, or the path of a .csv file."""
+    label: str = ""
+    owner: str = ""
+    ranges: dict[str, Any] = field(default_factory=dict)
+    """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
+    categories: dict[str, Any] = field(default_factory=dict)
+    """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
     data_dir: str = ""
     model: str = "lenet5"
     loss: str = "cross-entropy"
     """cross-entropy (classes), squared-error (numbers), multi-label (zeros, ones) or package.module:name."""
     features: str = ""
-    clients: int = 10
+    clients: int = 0
+    """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
     all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
     minibatch: bool = False
-    partition: str = "iid"
-    """iid, dirichlet:BETA, shards:N, natural (the data's own clients) or drawn (one image for any number)."""
+    partition: str = "auto"
+    """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
+    shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
     batch: int = 32
     validation: float = 0.0
     test_images: int = 0
@@ -189,10 +199,13 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        if self.rounds == 0 and not self.once:
+            object.__setattr__(self, "rounds", USUAL_ROUNDS)
         super().__post_init__()
-        for name in ("clients", "batch", "rounds", "evaluate_every", "checkpoint_every"):
+        for name in ("batch", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
-        checks.integer("test_images", self.test_images, 0, 2**31)
+        for name in ("clients", "test_images"):
+            checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
         checks.real("validation", self.validation, 0.0, 0.9)
         checks.integer("workers", self.workers, 0, 1024)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
@@ -201,14 +214,28 @@ class RunConfig(Settings):
         participants, asked = self.participants, self.participation
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
-        if self.once and self.rounds > self.clients:
+        if self.once and 0 < self.clients < self.rounds:
             raise ValueError(
                 f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
                 "each round needs clients that have not answered"
             )
-        if participants is not None and participants > self.clients:
+        if participants is not None and 0 < self.clients < participants:
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
+
+    def on(self, owners: Any, rows: int) -> Self:
+        """The configuration for so many training rows, whose owners are 0, 1, 2, ..., or not named (None)."""
+        named = 0 if owners is None else int(owners.max()) + 1
+        chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
+        clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
+        rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
+        return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether columns are declared: rows are scaled by public facts alone."""
+        declared = self.label or self.owner or self.ranges or self.categories
+        return bool(declared) or self.dataset.endswith(".csv")
 
     @property
     def once(self) -> bool:
@@ -221,7 +248,7 @@ class RunConfig(Settings):
         if self.participation == "all":
             return None
         if self.once:
-            return self.clients // self.rounds
+            return self.clients // max(1, self.rounds)
         if not self.participation.isdecimal() or int(self.participation) < 1:
             asked = f"participation = {self.participation!r}"
             raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
@@ -235,7 +262,7 @@ class RunConfig(Settings):
     @property
     def visits(self) -> float:
         """Reports of a client in all rounds, on average."""
-        return 1 if self.once else self.rounds * self.asked / self.clients
+        return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
 
     @property
     def unrepeatable(self) -> bool:
@@ -275,6 +302,8 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
-    if values.get("partition") == "natural" and "clients" not in values:  # all of the data's own
-        values["clients"] = EVERY_CLIENT
+    if RunConfig(**values).is_table:
+        loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
+        usual = {"model": "linear", "scheme": "auto", "participation": "once", "loss": loss}
+        values = {**usual, **values}
     return RunConfig(**values)

@@ -22,7 +22,7 @@ from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml, write_atomically
 from sqsgd.training import train
 from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, RunFolder, check_no_file, read_object
-from sqsgd.training.settings import FIELDS, RunConfig, load_config, make_config
+from sqsgd.training.settings import FIELDS, USUAL_ROUNDS, RunConfig, load_config, make_config
 from sqsgd.training.summary import ACCURACY, mean_interval, read_headline
 
 TUNING_SEED = 1000
@@ -133,7 +133,7 @@ class Sweep:
         return [self.tuning_job(cell, rate) for cell in self.cells() for rate in self.rates]
 
     def tuning_job(self, cell: Cell, rate: float) -> Job:
-        rounds = self.tuning_rounds or cell.values.get("rounds", RunConfig.rounds)
+        rounds = self.tuning_rounds or cell.values.get("rounds") or USUAL_ROUNDS
         keys = {"validation": self.validation, "rounds": rounds, "evaluate_every": rounds}
         return cell.job("tuning", rate, TUNING_SEED, **keys)
 
@@ -290,7 +290,7 @@ def check_runs(sweep: Sweep) -> list[str]:
                 data[source] = train.load_data(config)
             problem = train.load_problem(config, loaded=data[source])
             if job in finals:
-                config = dataclasses.replace(config, clients=problem.clients)
+                config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
                 train.fitted(config, problem.dim)
                 told.setdefault(train.outlook(config, problem.dim), []).append(place)
         except ValueError as error:

@@ -26,7 +26,6 @@ from sqsgd.training import engine
 from sqsgd.training import order as orders
 from sqsgd.training.run_folder import CONFIG, RunFolder, new_folder
 from sqsgd.training.settings import (
-    EVERY_CLIENT,
     FEDERATIONS,
     FIELDS,
     RunConfig,
@@ -184,12 +183,13 @@ class Run:
         """Notes before it begins: clients that do not take part, and that little will be learned."""
         owners, config = self.problem.dataset.owners, self.config
         absent = ""
-        if config.partition == "natural" and owners is not None and config.clients <= int(owners.max()):
+        if owners is not None and config.clients <= int(owners.max()):
             absent = (
                 f"clients = {config.clients:,}: only the first of the data's {int(owners.max()) + 1:,} "
                 "clients take part; leave clients out, and all do"
             )
-        return [note for note in (absent, outlook(config, self.problem.dim)) if note]
+        data = self.problem.dataset.note
+        return [note for note in (absent, data, outlook(config, self.problem.dim)) if note]
 
     def started(self) -> tuple[Run, State]:
         config, files, run = self.config, RunFolder(self.folder), self
@@ -296,6 +296,7 @@ class Run:
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
+            "protects": "row" if config.is_table and not config.owner else "client",
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
@@ -306,7 +307,7 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
-    config = dataclasses.replace(config, clients=problem.clients)
+    config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
     config, scheme, settings = fitted(config, problem.dim)
     order = None
     if config.once and not config.secure:
@@ -335,8 +336,7 @@ def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
         config = dataclasses.replace(config, ledgers=str(place))
     config = config.chosen(scheme)
     _ledgers(config, scheme)
-    softmax, pretrained = _softmax(config)
-    return config, scheme, config.fitted(scheme, config.asked, softmax=softmax, pretrained=pretrained)
+    return config, scheme, config.fitted(scheme, config.asked, rule=_once_rule(config))
 
 
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
@@ -353,19 +353,23 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
-def _softmax(config: RunConfig) -> tuple[bool, bool]:
-    """Whether each client answers once for a softmax on unit features; whether public data pretrained it."""
+def _once_rule(config: RunConfig) -> str:
+    """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
-    linear = model in ("linear", PRETRAINED) and bool(features)
-    return config.once and config.optimizer == "sgd" and linear, model == PRETRAINED
+    linear = model in ("linear", PRETRAINED) and (bool(features) or config.is_table)
+    if not (config.once and config.optimizer == "sgd" and linear):
+        return ""
+    if features:
+        return "pretrained" if model == PRETRAINED else "softmax"
+    return "numbers" if config.loss == "squared-error" else "classes"
 
 
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
-    if _softmax(config)[0]:
+    if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
         found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
@@ -396,32 +400,27 @@ def load_problem(
             )
     device = find_device(config.device)
     objective = make_objective(config.loss, given["loss"]) if "loss" in given else find_objective(config.loss)
-    _, model_name = extractor_and_model(config.features, config.model)
+    features, model_name = extractor_and_model(config.features, config.model)
     dataset = loaded or load_data(config, given)
     if config.validation:
         dataset = hold_out(dataset, config.validation, config.seed)
     if config.test_images:
         dataset = first_tests(dataset, config.test_images)
-    clients, examples = config.clients, len(dataset.train_labels)
-    if clients == EVERY_CLIENT and config.partition == "natural" and dataset.owners is not None:
-        clients = int(dataset.owners.max()) + 1
-    if clients > examples and config.partition not in ("natural", "drawn"):
-        raise ValueError(
-            f"clients = {clients} is more than the {examples} training images of dataset = "
-            f"{config.dataset!r}; partition = 'drawn' lets them draw one each"
-        )
-    model = make_model(
-        model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"), head=dataset.head
-    )
+    config = config.on(dataset.owners, len(dataset.train_labels))
+    if config.is_table and config.partition == "drawn":
+        raise ValueError("partition = 'drawn' gives one row to several clients; leave it out for tables")
+    intercept = not features and not config.is_table
+    made = (model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
+    model = make_model(*made, head=dataset.head, intercept=intercept)
     return make_problem(
         dataset,
         model,
-        clients=clients,
+        clients=config.clients,
         partition_scheme=config.partition,
         seed=config.seed,
         device=device,
         batch=config.batch,
-        participants=dataclasses.replace(config, clients=clients).participants,
+        participants=config.participants,
         workers=config.workers or cores(),
         objective=objective,
         minibatch=config.minibatch,
@@ -430,11 +429,16 @@ def load_problem(
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
     """The whole dataset, whatever is held out, with features in place of its inputs if the run has them."""
-    from sqsgd.learning.datasets import given_dataset, load_dataset
+    from sqsgd.learning.datasets import Dataset, given_dataset, load_dataset, table_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
+    from sqsgd.learning.tables import Columns
 
     features, _ = extractor_and_model(config.features, config.model)
-    if given and "dataset" in given:
+    value = (given or {}).get("dataset", config.dataset)
+    if config.is_table and not isinstance(value, Dataset):
+        facts = {name: getattr(config, name) for name in ("label", "owner", "ranges", "categories")}
+        dataset, _ = table_dataset(config.dataset, value, Columns(**facts))
+    elif given and "dataset" in given:
         dataset = given_dataset(config.dataset, given["dataset"])
     else:
         dataset = load_dataset(config.dataset, config.data_dir or None)
@@ -446,7 +450,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     values, given = dict(settings), dict[str, Any]()
     for name in OBJECTS:
         value = settings.get(name)
-        if value is not None and not isinstance(value, str):
+        if value is not None and not isinstance(value, str | Path):
             values[name] = _importable(value) or IN_MEMORY
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():

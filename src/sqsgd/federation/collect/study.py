@@ -185,7 +185,8 @@ def make_study(values: Mapping[str, Any], key: str) -> Study:
     if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
         lacks = "a study needs a pure local guarantee in exact arithmetic, and this scheme has none"
         raise ValueError(f"scheme = {study.scheme!r}: {lacks}; write scheme = 'auto'")
-    study = study.fitted(scheme, study.slots, softmax=study.softmax and study.optimizer == "sgd")
+    softmax = study.softmax and study.optimizer == "sgd"
+    study = study.fitted(scheme, study.slots, rule="softmax" if softmax else "")
     return dataclasses.replace(study, fewest=study.fewest or max(1, study.slots // 2))
 
 

@@ -1,0 +1,67 @@
+"""The linear model on tables: an intercept, warnings about columns, and all problems in one message."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import sqsgd
+from sqsgd.learning.datasets import given_dataset
+from sqsgd.learning.models import make_model
+
+CLEAR = {"model": "linear", "scheme": "fedsgd", "epsilon": 400.0, "bytes": 8, "report": False}
+
+
+def shifted(count=400):
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.normal(size=(count, 3)), columns=list("abc"))
+    return table.assign(target=5 + table.a - table.b + 0.3 * draw.normal(size=count))
+
+
+def test_a_constant_is_learned(tmp_path):
+    about = {"loss": "squared-error", "rounds": 80, "lr": 0.2, "out": tmp_path / "run"}
+    run = sqsgd.train(dataset=shifted(), **CLEAR, **about)
+    assert run.metrics["R2"] > 0.9  # without an intercept: below 0
+    assert dict(run.model.named_parameters())["1.bias"].item() == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "count"),
+    [("linear", (5,), 12), ("hog-linear", (1, 28, 28), 2 * 392), ("soft-hog-linear", (1, 28, 28), 2 * 392)],
+)
+def test_features_have_no_intercept(name, shape, count):
+    assert sum(each.numel() for each in make_model(name, 2, shape).parameters()) == count
+    assert not any(bool(each.any()) for each in make_model(name, 2, shape).parameters())
+
+
+def test_features_and_pretrained_heads_keep_their_shape():
+    assert len(list(make_model("linear", 2, (5,), intercept=False).parameters())) == 1
+    model = make_model("pretrained-linear", 2, (5,), head=torch.ones(2, 5), intercept=False)
+    assert [tuple(each.shape) for each in model.parameters()] == [(2, 5)]
+
+
+def test_wide_columns_are_told_by_their_spread(tmp_path):
+    table = shifted().assign(income=np.linspace(0, 9e4, 400), share=np.linspace(0, 1e-3, 400))
+    assert given_dataset("mine", shifted()).note == ""
+    told = r"not scaled: income \(up to 9e\+04\), share \(up to 0.001\); give each a public range"
+    about = {"loss": "squared-error", "rounds": 1, "lr": 1e-12, "out": tmp_path / "run"}
+    with pytest.warns(UserWarning, match=told):
+        sqsgd.train(dataset=table, **CLEAR, **about)
+
+
+def test_every_problem_is_in_one_message():
+    table = pd.DataFrame(
+        {
+            "born": pd.date_range("2000-01-01", periods=6),
+            "town": list("abcabc"),
+            "age": [20.0, None, 40, 50, 60, 70],
+            "label": [10, 20, 30, 10, 20, 30],
+        }
+    )
+    with pytest.raises(ValueError, match=r"(?s)'born'.*'town'.*'age'.*are 10, 20, 30: number") as error:
+        given_dataset("mine", table)
+    assert str(error.value).count("get_dummies") == 1
+    with pytest.raises(ValueError, match="all labels are 3: with one class there is nothing to learn"):
+        given_dataset("mine", (np.ones((9, 2), np.float32), np.full(9, 3)))
+    with pytest.raises(ValueError, match="number the classes 0 to 2"):
+        given_dataset("mine", (np.ones((9, 2), np.float32), np.arange(9) % 3 * 10 + 10))
