@@ -30,7 +30,8 @@ def test_a_run_writes_everything(tmp_path):
     assert [line["round"] for line in lines if "accuracy" in line] == [4, 9, 11]
     always = {"loss", "epsilon", "epsilon_total", "bytes_up", "bytes_down", "clip_rate", "bound", "seconds"}
     assert all(always <= line.keys() for line in lines)
-    chosen = {"scheme": "sqsgd-stateless", "decay": "linear", "options": {"code": "sparse"}}
+    chosen = {"scheme": "sqsgd-stateless", "partition": "iid", "decay": "linear"}
+    chosen["options"] = {"code": "sparse"}
     assert load_config(folder / "config.toml") == make_config({**TINY, **chosen})
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["epsilon"], summary["epsilon_total"]) == (60.0, 720.0)
@@ -133,7 +134,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clients": 500}, "clients = 500 is more than the 320 training images"),
+        ({"clients": 500}, "500 clients cannot share 320 images"),
         ({"model": "tiny:batch_norm"}, "running statistics"),
         ({"scheme": "sqsgd-paper", "options": {"adaptive": "False"}}, "'False' must be true or false"),
         ({"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),

@@ -269,7 +269,7 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
     with pytest.raises(ValueError, match="arm 'B', panel 'P': levels = 1000"):
         checked(arms=[*SWEEP["arms"], wrong], panels=[{"name": "P"}])
     with pytest.raises(
-        ValueError, match="arm 'sqsgd', panel 'clients 300': clients = 300 is more than the 288"
+        ValueError, match="arm 'sqsgd', panel 'clients 300': 300 clients cannot share 288 images"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
 
