@@ -36,7 +36,7 @@ class Times(Transform):
     def inverse(self, y, task, dim):
         return y / self.factor
 
-    def error_before(self, error, dim):
+    def error_before(self, error, dim, along=None):
         return self.factor * error
 
 
@@ -63,7 +63,7 @@ class Longer(Transform):
         assert y[-2:].tolist() == [task.client, dim]
         return y[:dim]
 
-    def error_before(self, error, dim):
+    def error_before(self, error, dim, along=None):
         return error + dim
 
 

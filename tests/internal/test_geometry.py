@@ -125,7 +125,7 @@ def test_the_energy_is_that_of_the_estimates(levels, epsilon, reach):
     for _ in range(400):
         y = numbers.standard_normal(dim).astype(np.float32)
         squares.append(np.mean(quantizer.estimate(quantizer.randomize(y, reach, rng), reach) ** 2))
-    expected = quantizer.gaussian_energy(reach)
+    expected = quantizer.coordinate_energy(reach)
     assert abs(np.mean(squares) - expected) < 4 * np.std(squares) / math.sqrt(len(squares)) + 1e-4 * expected
 
 
