@@ -98,6 +98,10 @@ def _schemes() -> dict[str, Scheme]:
         "index-100": privunit_index(100, 2.0, nearest=54),
         "index-5": privunit_index(5, 1.0, nearest=6),
         "index-1": privunit_index(1, 3.0, nearest=1),
+        "vertex-1": Scheme(
+            name="privunit-index", dim=1, transforms=(_ROTATE,),
+            mechanism=NearestVertices(dim=1, epsilon=3.0, nearest=1),
+        ),
         "sparse-300": Scheme(
             name="sqsgd-stateless", dim=300, transforms=(_ROTATE,),
             mechanism=_sparse(512, 12, 5, 4, 20.0, None),
