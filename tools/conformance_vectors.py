@@ -98,6 +98,10 @@ def _schemes() -> dict[str, Scheme]:
         "index-100": privunit_index(100, 2.0, nearest=54),
         "index-5": privunit_index(5, 1.0, nearest=6),
         "index-1": privunit_index(1, 3.0, nearest=1),
+        "vertex-1": Scheme(
+            name="privunit-index", dim=1, transforms=(_ROTATE,),
+            mechanism=NearestVertices(dim=1, epsilon=3.0, nearest=1),
+        ),
         "sparse-300": Scheme(
             name="sqsgd-stateless", dim=300, transforms=(_ROTATE,),
             mechanism=_sparse(512, 12, 5, 4, 20.0, None),
@@ -207,7 +211,7 @@ def _encode(group: str, scheme: Scheme) -> Iterator[tuple[dict[str, Any], Task]]
         yield report(f"{group}/{name}", scheme, zero, task, [*first, *_words(50 + number)]), task
     task = Task(round=7, client=8, seed=9, dim=scheme.dim, bound=bound, clip=bound / 4)
     yield report(f"{group}/clipped", scheme, x, task, _words(100)), task
-    if scheme.transforms == (_ROTATE,) and not scheme.mechanism.traits.has_symbol and not few:
+    if len(scheme.transforms) == 1 and not scheme.mechanism.traits.has_symbol and not few:
         yield from _coin_edges(group, scheme, x)
 
 
@@ -216,7 +220,7 @@ def _coin_edges(group: str, scheme: Scheme, x: Vector) -> Iterator[tuple[dict[st
     for step in range(100, 1000):
         bound = l2_norm(x) * step / 64
         task = Task(round=5, client=5, seed=5, dim=scheme.dim, bound=bound)
-        y = _ROTATE.forward(x, task)
+        y = scheme.transforms[0].forward(x, task)
         edges = [(1 + norm / bound) / 2 for norm in (l2_norm(y), math.sqrt(_plain_sum(y)))]
         if edges[0] != edges[1]:
             for name, below in (("coin-on-the-edge", 0), ("coin-below-the-edge", 1)):
@@ -290,7 +294,7 @@ def _scale(scheme: Scheme) -> float:
     """What an estimated length is divided by to give the value of a code with a positive sign."""
     mechanism = scheme.mechanism
     if isinstance(mechanism, Direction):
-        correction = mechanism.reach / kept_share(mechanism.reach)
+        correction = mechanism.reach / kept_share(mechanism.reach, mechanism.dim)
         return math.sqrt(mechanism.dim) * mechanism.quantizer.scale / correction
     return float(mechanism.scale)  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ def folder(tmp_path):
         f"sqsgd collect init {tmp_path}/study --users 8 --rounds 2 --dim 16 --bytes 8 --name digits --json"
     )
     made = json.loads(typed(command).out)
-    assert (made["name"], made["slots"], made["scheme"]) == ("digits", 4, "sqsgd-stateless")
+    assert (made["name"], made["slots"], made["scheme"]) == ("digits", 4, "privunit-index")
     return tmp_path / "study"
 
 

@@ -70,45 +70,41 @@ def test_flip_signs(size):
 @pytest.mark.parametrize(
     ("width", "size"), [(1, 1), (20, 32), (64, 64), (100, 128), (3920, 4096), (5000, 8192)]
 )
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_rows_are_rotated_like_single_vectors(width, size, rounds):
     rows, count, scale = 5, -(-size // 64), size**-0.5
     x = NUMBERS.standard_normal((rows, width)).astype(np.float32)
     x[3, width // 2] = np.nan
-    first = words(rows * count, "u8").reshape(rows, count)
-    second = (
-        words(rows * count, "u8").reshape(rows, count) if rounds == 2 else np.empty((0, count), np.uint64)
-    )
+    signs = words(rounds * rows * count, "u8").reshape(rounds, rows, count)
     y, fine = np.empty((rows, size), np.float32), np.empty(rows, np.bool_)
-    rotate_rows(x, first, second, scale, y, 1e13, fine)
+    rotate_rows(x, signs, scale, y, 1e13, fine)
     assert fine.tolist() == [True, True, True, False, True]
     single = np.zeros((rows, size), np.float32)
     single[:, :width] = x
     for i, row in enumerate(single):
-        for signs in (first, second)[:rounds]:
-            rotate(row, signs[i], scale, row, 1e13)
+        for own in signs:
+            rotate(row, own[i], scale, row, 1e13)
     assert np.array_equal(y, single, equal_nan=True)
 
 
 @pytest.mark.parametrize(
     ("size", "count"), [(1, 1), (2, 1), (32, 1), (32, 5), (64, 1), (4096, 1), (4096, 30)]
 )
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_signed_coordinates_are_rotated_back_like_vectors(size, count, rounds):
     rows, width, scale = 9, -(-size // 64), size**-0.5
-    first = words(rows * width, "u8").reshape(rows, width)
-    second = words(rows * width, "u8").reshape(rows, width)
+    signs = words(rounds * rows * width, "u8").reshape(rounds, rows, width)
     codes = np.array([NUMBERS.choice(size, count, replace=False) for _ in range(rows)], np.uint32)
     codes = 2 * codes + NUMBERS.integers(0, 2, codes.shape).astype(np.uint32)
     x = np.empty((rows, size), np.float32)
-    unrotate_codes(codes, first, second if rounds == 2 else second[:0], scale, x)
+    unrotate_codes(codes, signs, scale, x)
     none = np.zeros(width, np.uint64)
     for i in range(rows):
         row = np.zeros(size, np.float32)
         row[codes[i] >> 1] = 1 - 2.0 * (codes[i] & 1)
-        for signs in (first, second)[rounds - 1 :: -1]:
+        for own in signs[::-1]:
             rotate(row, none, scale, row, np.inf)
-            flip_signs(row, signs[i])
+            flip_signs(row, own[i])
         assert np.array_equal(x[i], row)
 
 

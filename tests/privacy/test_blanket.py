@@ -14,6 +14,7 @@ from shuffling import blanket_share, divergence, formula, view
 
 from sqsgd import make_scheme
 from sqsgd._internal import exact
+from sqsgd.audit.subject import tight
 from sqsgd.core.codec import Column
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.schemes import SCHEMES
@@ -277,7 +278,7 @@ def levels_of(scheme, x):
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_the_densities_are_those_of_the_mechanism(name, options, epsilon):
     """At an input that is not randomised before the private step: products of the parts, and their shares."""
-    scheme = make_scheme(name, epsilon=epsilon, **options)
+    scheme = tight(make_scheme(name, epsilon=epsilon, **options), 1)
     x = np.array(
         [4.0, -4.0, 4.0, 4.0] if name in ("sqkr", "privunit-inf") else [4.0, -3.0, 2.0, 1.0], np.float32
     )
@@ -343,7 +344,7 @@ def strongest(kernel, growth):
 @pytest.mark.parametrize(("name", "options"), TINY[:4], ids=str)
 def test_real_reports_of_two_users_stay_below_the_bound(name, options):
     """With the densities of the mechanism itself: long and short vectors, zero, and the norm's symbol."""
-    mechanism = make_scheme(name, epsilon=1.5, **options).mechanism
+    mechanism = tight(make_scheme(name, epsilon=1.5, **options), 1).mechanism
     columns = list(outputs(mechanism.layout))
     inputs = [x[: mechanism.dim] for x in (*LONG, *SHORT)]
     kernel = np.exp([[mechanism.log_density(each, x, 1.0) for each in columns] for x in inputs])

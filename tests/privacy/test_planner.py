@@ -88,8 +88,6 @@ def test_warnings_appear_when_they_should():
     assert warned("nearly in the clear", dim=64, epsilon=4000.0, bytes=128)
     assert warned("nothing is guaranteed about the direction of the full vector", **usual, rounds=100_000)
     assert not warned("the full vector", **usual)
-    assert warned("predicted errors can be off", dim=20, epsilon=4.0, bytes=1)
-    assert not warned("predicted errors can be off", dim=1198, epsilon=400.0, bytes=8)
     assert warned("membership", **usual)
     assert not warned("membership", **{**usual, "epsilon": 1.0})
 
@@ -104,7 +102,8 @@ def test_the_ends_of_every_range(dim, epsilon, size):
     assert chosen.epsilon <= epsilon
     assert chosen.optimum_ratio >= 1
     assert chosen.information_ratio >= 1
-    assert chosen.nmse <= 1.002 * min(each.nmse for each in chosen.alternatives)
+    least = min(each.nmse for each in chosen.alternatives)
+    assert 1 + chosen.nmse <= 1.002 * (1 + least)  # the search decides by 1 + NMSE
     json.dumps(chosen.to_dict(), allow_nan=False)
 
 

@@ -49,10 +49,15 @@ class Case:
 DIRECTION_BIAS = 0.0009  # one rotation of 64 coordinates is not quite Gaussian: 3 %
 SHORT = {"reach": 1.0}  # a range that vectors within the bound can fill
 CASES = [
-    Case(name="sqsgd", options={"code": "signs"}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd", options={"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
     Case(name="sqsgd", options={"levels": 3, "reach": 1.5}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd", options={"code": "signs", "norm_epsilon": 3.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd-stateless", options={"code": "signs"}, bias=DIRECTION_BIAS),
+    Case(
+        name="sqsgd",
+        options={"code": "signs", "norm_epsilon": 3.0},
+        bias=DIRECTION_BIAS,
+        tiny_options=SHORT,
+    ),
+    Case(name="sqsgd-stateless", options={"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
     Case(name="sqsgd", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),
     Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),

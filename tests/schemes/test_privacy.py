@@ -27,7 +27,8 @@ def joint_outputs(mechanism):
 
 def inputs_of(dim, bound):
     """Corners of the cube, ends of the axes, random vectors, zero."""
-    corners = bound * (2.0 * reference.all_codes(dim, 2)[:16] - 1.0)
+    corners = bound * (2.0 * reference.all_codes(min(dim, 8), 2)[:16] - 1.0)
+    corners = np.tile(corners, -(-dim // 8))[:, :dim]
     axes = bound * np.concatenate([np.eye(dim), -np.eye(dim)])
     spread = np.random.default_rng(1).standard_normal((20, dim))
     return [x.astype(np.float32) for x in (*corners, *axes, *spread, np.zeros(dim))]

@@ -19,7 +19,7 @@ const MOST = 2 ** 24;
 function matched(text: string, pattern: RegExp): number[] {
   const found = pattern.exec(text);
   if (!found) throw new Error(`this client does not know how to encode "${text}"`);
-  const numbers = found.slice(1).map(Number);
+  const numbers = found.slice(1).map((text) => Number(text ?? 0)); // zero: an optional part is not there
   if (numbers.some((number) => !Number.isFinite(number))) {
     throw new RangeError(`"${text}" holds a number that is not finite`);
   }
@@ -28,8 +28,10 @@ function matched(text: string, pattern: RegExp): number[] {
 
 function transform(line: string, dim: number): Transform {
   if (line.startsWith("rotate")) {
-    const [rounds, shared] = matched(line, /^rotate ([12]) shared=([01])$/);
-    return { size: padded(dim), forward: (x, task) => rotated(x, rounds, shared === 1, task) };
+    const [rounds, shared, least] = matched(line, /^rotate ([123]) shared=([01])(?: least=(\d+))?$/);
+    const size = padded(Math.max(dim, least));
+    if (size > MOST) throw new RangeError(`"${line}" pads to more than ${MOST} coordinates`);
+    return { size, forward: (x, task) => rotated(x, size, rounds, shared === 1, task) };
   }
   const [size, shared, rescale] = matched(line, /^subsample (\d+) shared=([01]) rescale=([01])$/);
   if (size < 1 || size > dim) throw new RangeError(`"${line}": there are ${dim} coordinates`);

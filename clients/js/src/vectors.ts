@@ -45,9 +45,8 @@ function combine(y: Float32Array, stride: number): void {
   }
 }
 
-/** Signs, then Walsh-Hadamard over the strides 1, 2, 4, ...; `rounds` times. */
-export function rotated(x: Float32Array, rounds: number, shared: boolean, task: Task): Float32Array {
-  const size = padded(x.length);
+/** Signs, then Walsh-Hadamard over the strides 1, 2, 4, ...; `rounds` times, padded with zeros to `size`. */
+export function rotated(x: Float32Array, size: number, rounds: number, shared: boolean, task: Task): Float32Array {
   const scale = Math.fround(size ** -0.5);
   const y = new Float32Array(size);
   y.set(x);

@@ -86,7 +86,7 @@ test("schemes that this client does not know are refused", () => {
     IDENTITY.replace("nearest 6", "nearest 0"),
     IDENTITY.replace("1.0", "1e9"),
     IDENTITY.replace("1.0", "-1"),
-    IDENTITY.replace("rotate 2", "rotate 3"),
+    IDENTITY.replace("rotate 2", "rotate 4"),
     "",
     "sqsgd 64\nrotate 2 shared=0\ndirection 2.0 (privquant 64 4 40 boundary 46.0) (scalardp 4 4.0)",
     "sqsgd 64\nrotate 2 shared=0\nsparse 64 8 4 5 3.0 (coin)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -18,6 +18,10 @@ from sqsgd.core import Mechanism, Scheme
 from sqsgd.core.codec import Columns
 from sqsgd.core.random import Rng, secure_rng
 from sqsgd.core.task import Task
+from sqsgd.core.transforms import Rotate, padded
+from sqsgd.mechanisms.sparse import SparseMatches
+from sqsgd.schemes.privunit_index import NearestVertices, best_nearest
+from sqsgd.schemes.sqsgd import SIGNS, Direction, best_sparse
 
 Floats = npt.NDArray[np.float64]
 Band = tuple[float, float]
@@ -60,7 +64,7 @@ class Subject:
         only_listed = None
         for dim, size in _SMALL:
             try:
-                scheme = self.make(dim=dim, epsilon=epsilon, bytes=size)
+                scheme = tight(self.make(dim=dim, epsilon=epsilon, bytes=size), size)
             except ValueError:
                 continue
             small = Small(scheme, task_for(scheme, self.seed))
@@ -74,6 +78,23 @@ class Subject:
 
     def numbers(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, *purpose.encode()])
+
+
+def tight(scheme: Scheme, size: int) -> Scheme:
+    """Without padding to 64 coordinates, and over a range that inputs fill: such losses are measurable."""
+    made, dim = scheme.mechanism, padded(scheme.dim)
+    if isinstance(made, Direction):
+        return replace(scheme, mechanism=replace(made, reach=SIGNS))
+    if made.dim <= dim:
+        return scheme
+    if isinstance(made, NearestVertices):
+        made = replace(made, dim=dim, nearest=best_nearest(dim, made.epsilon))
+    elif isinstance(made, SparseMatches) and (best := best_sparse(dim, made.law.epsilon, 8 * size)):
+        counts = {"near": best.near, "count": best.count, "threshold": best.threshold}
+        made = replace(made, law=replace(made.law, size=dim, **counts))
+    else:
+        return scheme
+    return replace(scheme, transforms=(Rotate(rounds=2),), mechanism=made)
 
 
 @dataclass(frozen=True, eq=False)

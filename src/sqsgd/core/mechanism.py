@@ -152,6 +152,11 @@ class Mechanism(Part):
         NaN where no closed form is known, infinity where the error is unbounded.
         """
 
+    def along(self, share: float) -> float:
+        """The share of E|estimate|² that lies along x: for an error that spreads evenly over coordinates."""
+        error = self.relative_error(share)
+        return (1 + error / self.dim) / (1 + error)
+
     def unbiased_error(self, share: float) -> float:
         """The same, scaled to be right on average along x: a mechanism that ``chooses`` sends less."""
         return self.relative_error(share)

@@ -118,9 +118,11 @@ class Scheme:
 
     def nmse_at(self, share: float) -> float:
         """``nmse`` for a vector of this share of the bound."""
-        error = self.mechanism.relative_error(share)
+        error, along = self.mechanism.relative_error(share), self.mechanism.along(share)
         for i, transform in reversed(list(enumerate(self.transforms))):
-            error = transform.error_before(error, self._dims[i])
+            error = transform.error_before(
+                error, self._dims[i], along if i == len(self.transforms) - 1 else None
+            )
         return error
 
     @property

@@ -83,13 +83,19 @@ class Transform(Part):
         """total += inverse(y); override it where most of the inverse is zero."""
         total += self.inverse(y, task, total.size)
 
-    def error_before(self, error: float, dim: int) -> float:
-        """The relative squared error of the input, a vector of length ``dim``, from that of the output."""
+    def error_before(self, error: float, dim: int, along: float | None = None) -> float:
+        """The relative squared error of the input, a vector of length ``dim``, from that of the output.
+
+        ``along`` is the share of the estimate's mean square that lies along the vector, where it is known.
+        """
         return error
 
 
 _U8 = np.dtype("<u8")
-_SIGNS = ("signs 0", "signs 1")
+_SIGNS = ("signs 0", "signs 1", "signs 2")
+FEWEST = 64
+"""Fewer rotated coordinates are not nearly Gaussian, which biases estimates that rely on it."""
+_FEW_NEAR = 16  # with as many largest coordinates or more, two rounds bias their sum by less than 1 %
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +156,7 @@ class Subsample(Transform):
             scale = math.sqrt(dim / self.size) if self.rescale else 1.0
             add_at(total, self.coordinates(task, dim), _checked(y, self.size), scale)
 
-    def error_before(self, error: float, dim: int) -> float:
+    def error_before(self, error: float, dim: int, along: float | None = None) -> float:
         """With ``rescale``, |x̂|² is (dim / size) |ŷ|² on average, and x̂ is unbiased."""
         return (1 + error) * dim / self.size - 1 if self.rescale else error
 
@@ -169,27 +175,31 @@ def padded(dim: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotate(Transform):
-    """Multiply by H D / sqrt(n), one or two times: random public signs D, then Walsh-Hadamard H.
+    """Multiply by H D / sqrt(n), up to three times: random public signs D, then Walsh-Hadamard H.
 
-    Vectors are padded with zeros to a power of two n. One round spreads most vectors evenly, two even a
-    vector with one large entry. Errors that depend on the rotation average out over clients, unless
-    ``shared``, which saves the server time.
+    Vectors are padded with zeros to a power of two n, at least ``least``. One round spreads most vectors
+    evenly, two even a vector with one large entry. After two rounds a vector of two or four equal entries has
+    coordinates of equal magnitudes; after three it is like any other. Errors that depend on the rotation
+    average out over clients, unless ``shared``, which saves the server time.
     """
 
     rounds: int = 1
     shared: bool = False
+    least: int = 1
     checks_input = True
     spreads = True
 
     def __post_init__(self) -> None:
-        checks.integer("rounds", self.rounds, 1, 2)
+        checks.integer("rounds", self.rounds, 1, len(_SIGNS))
+        checks.integer("least", self.least, 1, 2**31)
 
     @property
     def identity(self) -> str:
-        return f"rotate {self.rounds} shared={int(self.shared)}"
+        least = f" least={self.least}" if self.least > 1 else ""
+        return f"rotate {self.rounds} shared={int(self.shared)}{least}"
 
     def out_dim(self, dim: int) -> int:
-        return padded(dim)
+        return padded(max(dim, self.least))
 
     def _signs(self, task: Task, which: int, size: int) -> Words:
         words = task.stream(_SIGNS[which], shared=self.shared).words(2 * -(-size // 64))
@@ -229,22 +239,20 @@ class Rotate(Transform):
         flip_signs(x, signs)
         add_scaled(x, factor, total)
 
-    def _many_signs(self, tasks: Tasks, size: int) -> list[Words]:
-        """For each of the two rounds, a row of signs per task; no rows where there is no second round."""
+    def _many_signs(self, tasks: Tasks, size: int) -> Words:
+        """For each round, a row of signs per task."""
         count = -(-size // 64)
         if self.shared:
-            found = [self._signs(tasks.task, which, size) for which in range(self.rounds)]
-            rows = [np.broadcast_to(row, (len(tasks), count)).copy() for row in found]
-        else:
-            rows = [tasks.words(purpose, count) for purpose in _SIGNS[: self.rounds]]
-        return [*rows, np.empty((0, count), np.uint64)][:2]
+            found = np.stack([self._signs(tasks.task, which, size) for which in range(self.rounds)])
+            return np.repeat(found[:, None], len(tasks), axis=1)
+        return np.stack([tasks.words(purpose, count) for purpose in _SIGNS[: self.rounds]])
 
     def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
         from sqsgd._internal.kernels.rotation import rotate_rows
 
         size = self.out_dim(x.shape[1])
         y, fine = np.empty((len(x), size), np.float32), np.empty(len(x), np.bool_)
-        rotate_rows(x, *self._many_signs(tasks, size), size**-0.5, y, checks.LARGEST, fine)
+        rotate_rows(x, self._many_signs(tasks, size), size**-0.5, y, checks.LARGEST, fine)
         if not fine.all():
             raise ValueError("x contains a number that is too large or not finite")
         return y
@@ -254,16 +262,30 @@ class Rotate(Transform):
 
         size = self.out_dim(dim)
         x = np.empty((len(codes), size), np.float32)
-        unrotate_codes(codes, *self._many_signs(tasks, size), size**-0.5, x)
+        unrotate_codes(codes, self._many_signs(tasks, size), size**-0.5, x)
         return x
 
-    def error_before(self, error: float, dim: int) -> float:
-        """The error spreads evenly, and its share on the padding is cut off."""
-        return error * dim / self.out_dim(dim)
+    def error_before(self, error: float, dim: int, along: float | None = None) -> float:
+        """The error across the vector spreads evenly, and its share on the padding is cut off."""
+        size = self.out_dim(dim)
+        if size == dim or along is None:
+            return error * dim / size
+        return (1 + error) * (along + (1 - along) * (dim - 1) / (size - 1)) - 1
 
 
-def rotated_sample(dim: int, size: int) -> tuple[Transform, ...]:
-    """Rotate the whole vector twice, then keep ``size`` of its coordinates, rescaled."""
-    rotate = Rotate(rounds=2)
+def gaussian_rotation(dim: int, near: int | None = None) -> Rotate:
+    """A rotation after which the coordinates of any vector are nearly Gaussian, with the fewest rounds.
+
+    A third round is needed for few coordinates, and for a mechanism that takes the ``near`` largest ones, if
+    these are few: equal magnitudes would shorten their sum by up to 10 %
+    (tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length).
+    """
+    few = padded(dim) < 4 * FEWEST or (near is not None and near < _FEW_NEAR)
+    return Rotate(rounds=3 if few else 2, least=FEWEST if padded(dim) < FEWEST else 1)
+
+
+def rotated_sample(dim: int, size: int, rotate: Rotate | None = None) -> tuple[Transform, ...]:
+    """Rotate the whole vector, twice by default, then keep ``size`` of its coordinates, rescaled."""
+    rotate = rotate or Rotate(rounds=2)
     whole = rotate.out_dim(dim)
     return (rotate,) if size == whole else (rotate, Subsample(size=size, rescale=True))

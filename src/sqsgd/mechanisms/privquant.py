@@ -18,7 +18,7 @@ from flint import arb, fmpq
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import Densities
-from sqsgd._internal.geometry import clamped_square, kept_share, normal_points
+from sqsgd._internal.geometry import NORMAL_FROM, clamped_square, coordinate_points, kept_share
 from sqsgd.core import Mechanism, Privacy, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng, check_rng
@@ -425,11 +425,11 @@ class PrivQuant(Mechanism):
         uniform = bound**2 * (self.levels + 1) / (3 * top)
         return (y**2 * self.law.loss + rounding) / m + self.law.loss * uniform / m**2
 
-    def gaussian_energy(self, reach: float) -> float:
-        """E[estimate²] of one coordinate y ~ N(0, 1) quantised over ± reach and privatised."""
+    def coordinate_energy(self, reach: float, dim: int = NORMAL_FROM) -> float:
+        """E[estimate²] of a coordinate of a uniform vector, mean square one, quantised and privatised."""
         step = 2 * reach / (self.levels - 1)
-        part = ((np.clip(normal_points(), -reach, reach) + reach) / step) % 1.0
-        rounded = clamped_square(reach) + step**2 * float(np.mean(part * (1 - part)))
+        part = ((np.clip(coordinate_points(dim), -reach, reach) + reach) / step) % 1.0
+        rounded = clamped_square(reach, dim) + step**2 * float(np.mean(part * (1 - part)))
         rounded = reach**2 if self.levels == 2 else rounded  # both levels are at the ends of the range
         uniform = reach**2 * (self.levels + 1) / (3 * (self.levels - 1))
         return rounded / self.scale + self.law.loss * uniform / self.scale**2
@@ -437,7 +437,7 @@ class PrivQuant(Mechanism):
     def relative_error(self, share: float) -> float:
         """For Gaussian coordinates whose bound is three deviations of a vector at this share of it."""
         reach = 3.0 / share
-        return self.gaussian_energy(reach) - 2 * kept_share(reach) + 1
+        return self.coordinate_energy(reach) - 2 * kept_share(reach) + 1
 
     def _codes(self, out: Any) -> Codes:
         return checks.codes("out", out[0] if isinstance(out, tuple) else out, self.dim, self.levels)

@@ -11,7 +11,7 @@ from sqsgd._internal import checks
 from sqsgd._internal.files import worded
 from sqsgd.core import Mechanism, Scheme
 from sqsgd.core.codec import Column
-from sqsgd.core.transforms import padded
+from sqsgd.core.transforms import FEWEST, padded
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import split
 from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
@@ -19,7 +19,7 @@ from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, r
 from sqsgd.schemes import STATELESS, make_scheme
 from sqsgd.schemes.budgets import bits_of
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import FEWEST, Choice, Code, Direction, choices, code_of, sqsgd_stateless
+from sqsgd.schemes.sqsgd import Choice, Code, Direction, choices, code_of, sqsgd_stateless
 from sqsgd.schemes.sqsgd_paper import sqsgd_paper
 
 PAPER_LEVELS = 16
@@ -170,7 +170,7 @@ def plan(
     block, size = scheme.mechanism.relative_error(1.0), scheme.mechanism.dim
     nmse = at_the_bound(scheme)
     optimum = sphere_cap(dim, epsilon).error
-    limit = information_limit(epsilon, size)
+    limit = information_limit(epsilon, min(size, padded(dim)))
     statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
     ways = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)
     forecast = outlook(scheme, clients, rounds, scheme.first_bound)
@@ -198,7 +198,11 @@ def plan(
         recommendation=recommended(ways, optimum, dim=dim, epsilon=epsilon, bytes=bytes, visits=rounds),
         paper=_paper(dim, epsilon, bytes),
         reconstruction=statements,
-        warnings=(*([forecast] if forecast else []), *_warnings(scheme.mechanism, epsilon, statements)),
+        warnings=(
+            *([forecast] if forecast else []),
+            *_warnings(scheme.mechanism, epsilon, statements),
+            *_few_numbers(ways[0], dim, epsilon, bytes),
+        ),
     )
 
 
@@ -406,11 +410,6 @@ def _warnings(
                 f"bytes beyond about {math.ceil(enough / 8):,} (epsilon / (2 ln 2)) improve the error by "
                 "less than 10 %."
             )
-    if size < FEWEST:
-        found.append(
-            f"only {size} rotated coordinates are coded: below {FEWEST} the predicted errors can be off by a "
-            "quarter, because rotated coordinates are not yet Gaussian."
-        )
     found += [statement.sentence for statement in statements if statement.vacuous]
     if epsilon > 10:
         found.append(
@@ -418,6 +417,19 @@ def _warnings(
             "inference); it limits reconstruction."
         )
     return found
+
+
+def _few_numbers(best: Stateless, dim: int, epsilon: float, bytes: int) -> list[str]:
+    """A sentence where ``piecewise`` is far better; browsers cannot encode it, so ``auto`` skips it."""
+    if dim >= FEWEST:
+        return []
+    scheme = make_scheme("piecewise", dim=dim, epsilon=epsilon, bytes=bytes)
+    if scheme.nmse > best.nmse / 2:
+        return []
+    return [
+        f"--scheme piecewise has an error of {scheme.nmse:.3g} instead of {best.nmse:.3g} here: for so few "
+        "numbers it is better, but it must be asked for by name and is not for browsers."
+    ]
 
 
 def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = False) -> float:

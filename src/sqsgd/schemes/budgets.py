@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sqsgd._internal import checks
 from sqsgd.core import Transform
 from sqsgd.core.codec import Column
@@ -53,6 +55,11 @@ def affordable(bits: int, levels: int, dim: int) -> int:
             f"use at most {Column(MOST_DIM, levels).bits // 8} bytes"
         )
     return codes
+
+
+def full_reach(reach: float, dim: int, most: float) -> float:
+    """A range in root mean squares, but not beyond √dim: no coordinate is that large."""
+    return min(checks.real("reach", reach, 0.1, most), math.sqrt(dim))
 
 
 def rescaled_sample(dim: int, size: int) -> tuple[Transform, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import add_up, take_away, total
-from sqsgd._internal.geometry import kept_share, l2_norm, normal_points
+from sqsgd._internal.geometry import NORMAL_FROM, coordinate_points, kept_share, l2_norm
 from sqsgd.core import Estimate, Indices, Mechanism, Privacy, Scheme, Traits
 from sqsgd.core.codec import Column, Columns, Layout
 from sqsgd.core.random import Rng
@@ -27,7 +27,7 @@ from sqsgd.core.transforms import padded, rotated_sample
 from sqsgd.mechanisms import channels
 from sqsgd.mechanisms.channels import MOST_ALPHABET, Channel, OrdinalChannel, PiecewiseGrid, TopSet
 from sqsgd.mechanisms.scalardp import equal_share
-from sqsgd.schemes.budgets import checked_budget, codes_that_fit, rescaled_sample, too_few_bytes
+from sqsgd.schemes.budgets import checked_budget, codes_that_fit, full_reach, rescaled_sample, too_few_bytes
 
 _COARSE = 16  # beyond it, a finer grid helps less and less
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used
@@ -53,6 +53,7 @@ class EachCoordinate(Mechanism):
     channel: Channel
     reach: float
     notion: Literal["local", "per-weight"] = "local"
+    whole: int = NORMAL_FROM  # coordinates of the vector that these are a sample of, for the prediction
 
     @property
     def identity(self) -> str:
@@ -82,7 +83,7 @@ class EachCoordinate(Mechanism):
 
     def relative_error(self, share: float) -> float:
         reach = self.reach / share
-        return energy(self.channel, reach) - 2 * kept_share(reach) + 1
+        return energy(self.channel, reach, self.whole) - 2 * kept_share(reach, self.whole) + 1
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         where = places(x, self.dim, self._half_range(bound))
@@ -96,9 +97,9 @@ def places(x: Vector, dim: int, half_range: float) -> Estimate:
     return np.clip(x.astype(np.float64) / (2 * half_range) + 0.5, 0.0, 1.0)
 
 
-def energy(channel: Channel, reach: float) -> float:
-    """E[estimate²] of one coordinate y ~ N(0, 1) sent over ± reach."""
-    where = np.clip(normal_points() / (2 * reach) + 0.5, 0.0, 1.0)
+def energy(channel: Channel, reach: float, whole: int = NORMAL_FROM) -> float:
+    """E[estimate²] of a coordinate of a uniform vector, mean square one, sent over ± reach."""
+    where = np.clip(coordinate_points(whole) / (2 * reach) + 0.5, 0.0, 1.0)
     return reach**2 * float(np.mean(channel.second_moment(where)))
 
 
@@ -150,15 +151,16 @@ def rotated_coordinates(
     levels: int | None = None,
 ) -> Scheme:
     """The scheme that sends rotated coordinates, as many as ``best_plan`` chooses, at equal shares of ε."""
-    (dim, epsilon, bits), reach = budget, checks.real("reach", reach, 0.1, 1e5)
+    dim, epsilon, bits = budget
+    whole, reach = padded(dim), full_reach(reach, padded(dim), 1e5)
     if levels is not None:
         most = MOST_ALPHABET if make_channel is PiecewiseGrid else channels.MOST_LEVELS
         alphabets = (checks.integer("levels", levels, 2, most),)
     size, alphabet = best_plan(
-        epsilon, bits, padded(dim), alphabets, lambda a, e: energy(make_channel(a, e), reach), coordinates
+        epsilon, bits, whole, alphabets, lambda a, e: energy(make_channel(a, e), reach, whole), coordinates
     )
     channel = make_channel(alphabet, equal_share(epsilon, size))
-    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach)
+    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, whole=whole)
     return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
 
 
@@ -213,8 +215,8 @@ def ldp_fl(
         return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
     most = dim if bits is None else min(dim, bits)
     size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
-    reach, channel = checks.real("reach", reach, 0.1, 1e5), OrdinalChannel(2, epsilon)
-    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, notion="per-weight")
+    reach, channel = full_reach(reach, dim, 1e5), OrdinalChannel(2, epsilon)
+    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, notion="per-weight", whole=dim)
     return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
 
 

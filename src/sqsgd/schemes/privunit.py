@@ -18,17 +18,16 @@ from flint import arb
 from sqsgd._internal import checks, exact
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import Densities
-from sqsgd._internal.geometry import chance, edge
+from sqsgd._internal.geometry import NORMAL_FROM, chance, coordinate_points, edge
 from sqsgd.core import Estimate, Scheme
 from sqsgd.core.codec import Array, Column, Columns
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import padded, rotated_sample
+from sqsgd.core.transforms import FEWEST, gaussian_rotation, rotated_sample
 from sqsgd.mechanisms.cap_direction import Cap, CapDirection, best_edge
 from sqsgd.mechanisms.privquant import MOST_DIM
 from sqsgd.mechanisms.scalardp import split
 from sqsgd.schemes.budgets import affordable, checked_budget
 
-_LEAST_BLOCK = 64
 _LEVELS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 
 
@@ -211,11 +210,21 @@ class OnGrid(CapDirection):
         return self.grid.codes(noisy / np.float32(self._spread)), symbol
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        factor = self._spread * self.magnitude(columns, bound) / (self.grid.kept_share * self.cap.scale)
+        factor = self._spread * self.magnitude(columns, bound) / (self._moments[0] * self.cap.scale)
         return self.grid.values(columns[0]) * factor
 
     def relative_error(self, share: float) -> float:
-        return (1 + super().relative_error(share)) * self.grid.cost - 1
+        return (1 + super().relative_error(share)) * self._moments[1] - 1
+
+    @cached_property
+    def _moments(self) -> tuple[float, float]:
+        """E[Q(y) y] and E[Q(y)²] / E[Q(y) y]² for a coordinate of a uniform direction."""
+        if self.dim >= NORMAL_FROM:
+            return self.grid.kept_share, self.grid.cost
+        y = coordinate_points(self.dim)
+        values = self.grid.values(self.grid.codes(y))
+        kept = float(np.mean(values * y))
+        return kept, float(np.mean(values**2)) / kept**2
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         raise NotImplementedError("the density of codes on a grid has no closed form")
@@ -243,14 +252,15 @@ def _cap_scheme(
         return Scheme(name=name, dim=dim, transforms=(), mechanism=whole)
 
     def on_grid(count: int) -> Scheme:
-        size = affordable(min(bits, Column(MOST_DIM, count).bits), count, dim)
+        size = affordable(min(bits, Column(MOST_DIM, count).bits), count, max(dim, FEWEST))
         grid = best_grid(count) if reach is None else Grid(levels=count, reach=reach)
         mechanism = OnGrid(cap=make_cap(size, left), norm=norm, grid=grid)
-        return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+        transforms = rotated_sample(dim, size, gaussian_rotation(dim))
+        return Scheme(name=name, dim=dim, transforms=transforms, mechanism=mechanism)
 
     if levels is not None:
         return on_grid(levels)
-    least = min(_LEAST_BLOCK, padded(dim), bits)
+    least = min(FEWEST, bits)
     fitting = [count for count in _LEVELS if Column(least, count).bits <= bits]
     return min(map(on_grid, fitting), key=lambda scheme: scheme.nmse)
 

@@ -20,7 +20,7 @@ from sqsgd._internal.geometry import largest_sum
 from sqsgd.core import Codes, Scheme
 from sqsgd.core.codec import Column
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import Rotate
+from sqsgd.core.transforms import FEWEST, gaussian_rotation, padded
 from sqsgd.mechanisms.sparse import MOST_SIZE, NearCodes, SparseLaw
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
@@ -29,7 +29,7 @@ from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 class NearestVertices(NearCodes):
     """One vertex ± e_i of n coordinates; each of the ``nearest`` k has odds e^ε against each other vertex.
 
-    Unbiased within 3 % from 64 coordinates on: tests/schemes/test_privunit.py.
+    Unbiased within 1 %: tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length.
     """
 
     dim: int
@@ -97,13 +97,16 @@ def best_nearest(dim: int, epsilon: float) -> int:
 def privunit_index(
     dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | None = None
 ) -> Scheme:
-    """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all."""
+    """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all.
+
+    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits.
+    """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_SIZE)
-    rotate = Rotate(rounds=2)
-    size = rotate.out_dim(dim)
+    size = padded(max(dim, FEWEST))
     needed = Column(1, 2 * size).bits
     if bits is not None and bits < needed:
         raise too_few_bytes(bits, f"an index of {2 * size} vertices", needed)
     nearest = best_nearest(size, epsilon) if nearest is None else nearest
     mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
+    rotate = gaussian_rotation(dim, nearest)
     return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)

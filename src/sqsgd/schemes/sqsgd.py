@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import kept_share, l2_norm, largest_sum
 from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.core.codec import Columns, SignedSubset
-from sqsgd.core.transforms import Rotate, Subsample, padded, rotated_sample
+from sqsgd.core.transforms import FEWEST, Rotate, Subsample, gaussian_rotation, padded, rotated_sample
 from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP, split
 from sqsgd.mechanisms.sparse import MOST_COUNT, MOST_SIZE, SparseLaw, SparseMatches
@@ -30,7 +30,6 @@ CODED = ("sqsgd", "sqsgd-stateless")  # they take ``code``
 SIGNS = 2.0**-12  # a range so short that a code is the coordinate's sign
 LEVELS = (2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
 REACHES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
-FEWEST = 64  # fewer coordinates are not quite Gaussian after their rotation, which biases the estimate
 _WORSE = 1.25  # the search stops when the error exceeds the least one by this factor
 _BETTER = 0.999  # a candidate must improve by this factor, so that rounding errors never decide
 _DIGITS = 7  # of logarithms of errors: machines whose logarithms differ in the last bit choose the same
@@ -44,9 +43,11 @@ _MEASURED = 2**17  # coordinates of the model that both were measured with
 class Direction(Quantized):
     """Direction by PrivQuant over ± ``reach`` root mean squares, norm by ScalarDP; for rotated vectors.
 
-    Clamping shrinks the mean of a Gaussian coordinate by erf(reach / √2), which the estimate divides out.
-    Norms above ``bound`` are clamped to it. Otherwise unbiased within 3 % from 64 coordinates on
-    (tests/schemes/test_sqsgd.py::test_sparse_vectors_keep_their_length); up to three are 25 % too long.
+    Clamping shrinks the mean of a coordinate, of a Gaussian one by erf(reach / √2); the estimate divides this
+    out. A reach of √dim clamps nothing: fewer than 64 coordinates have it by default, and are unbiased. More
+    are unbiased within 1 % after ``gaussian_rotation``
+    (tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length). Norms above ``bound`` are
+    clamped to it.
     """
 
     quantizer: PrivQuant
@@ -74,14 +75,22 @@ class Direction(Quantized):
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:
         norm, total = bound * self.norm.estimate(int(columns[1][0])), np.zeros(self.dim, np.float32)
-        correction = self.reach / kept_share(self.reach)
+        correction = self.reach / kept_share(self.reach, self.dim)
         end = norm * correction / (math.sqrt(self.dim) * self.quantizer.scale)  # of the range
         self.quantizer.add_levels(columns[0], end, total)
         return total.astype(np.float64)
 
     def relative_error(self, share: float) -> float:
-        norm = 1 + self.norm.variance(share) / share**2
-        return norm * self.quantizer.gaussian_energy(self.reach) / kept_share(self.reach) ** 2 - 1
+        return (1 + self.norm.variance(share) / share**2) * self._energy - 1
+
+    @cached_property
+    def _energy(self) -> float:
+        kept = kept_share(self.reach, self.dim)
+        return self.quantizer.coordinate_energy(self.reach, self.dim) / kept**2
+
+    def along(self, share: float) -> float:
+        """The noise of the norm lies along the vector."""
+        return (1 + (self._energy - 1) / self.dim) / self._energy
 
 
 def sqsgd(
@@ -102,7 +111,8 @@ def sqsgd(
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
     mechanism = Request(dim, epsilon, bits_of(bytes), True, *options).mechanism()
-    rotate, size = Rotate(rounds=2), mechanism.dim
+    size = mechanism.dim
+    rotate = _rotation(min(size, dim), mechanism)
     return Scheme(
         name="sqsgd",
         dim=dim,
@@ -120,8 +130,15 @@ def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Sch
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = Request(dim, epsilon, bits_of(bytes), False, **options).mechanism()
-    transforms = rotated_sample(dim, mechanism.dim)
+    transforms = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
     return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
+
+
+def _rotation(dim: int, mechanism: Direction | SparseMatches) -> Rotate:
+    """Signs and levels of fewer than 64 coordinates need no Gaussian ones, and no padding."""
+    if isinstance(mechanism, SparseMatches):
+        return gaussian_rotation(dim, mechanism.law.near)
+    return Rotate(rounds=2) if padded(dim) < FEWEST else gaussian_rotation(dim)
 
 
 def code_of(mechanism: Mechanism) -> Code:
@@ -165,6 +182,11 @@ class Request:
 
     def _cost(self, mechanism: Direction | SparseMatches) -> float:
         whole, size = padded(self.dim), mechanism.dim
+        if self.dim < FEWEST:  # sparse codes are of the padded vector
+            error = (1 + mechanism.relative_error(1.0)) * whole / min(size, whole) - 1
+            along = mechanism.along(1.0) if size >= whole else None
+            error = Rotate(least=max(size, whole)).error_before(error, self.dim, along)
+            return round(math.log(error), _DIGITS)
         factor = visits(whole, size) if self.block else whole / size
         return round(math.log((1 + mechanism.relative_error(1.0)) * factor), _DIGITS)
 
@@ -186,10 +208,10 @@ class Request:
             raise ValueError("code = 'levels' needs levels of three or more; two are code = 'signs'")
         return (levels,)
 
-    def _given_size(self, most: int) -> int | None:
+    def _given_size(self, least: int, most: int) -> int | None:
         if self.coordinates is None:
             return None
-        size = checks.integer("coordinates", self.coordinates, 1, most)
+        size = checks.integer("coordinates", self.coordinates, least, most)
         if self.block and size.bit_count() > 1:
             raise ValueError(f"coordinates = {size} must be a power of two, for the rotation")
         return size
@@ -197,7 +219,7 @@ class Request:
     def _direction(self, levels: tuple[int, ...]) -> Direction:
         left, norm = split(self.epsilon, self.norm_epsilon)
         reach = None if self.reach is None else checks.real("reach", self.reach, 1e-6, 20.0)
-        size = self._given_size(affordable(self.bits, levels[0], self.dim))
+        size = self._given_size(1, affordable(self.bits, levels[0], self.dim))
         best = best_of(
             choices(self.dim, left, self.bits, levels=levels, reach=reach, coordinates=size, block=self.block)
         )
@@ -210,12 +232,12 @@ class Request:
         Without ``norm_epsilon`` (None or 0) vectors shorter than the bound toss a coin, which costs no ε.
         """
         left, norm = split(self.epsilon, self.norm_epsilon) if self.norm_epsilon else (self.epsilon, None)
-        whole = min(padded(self.dim), MOST_SIZE)
+        whole = min(padded(max(self.dim, FEWEST)), MOST_SIZE)
         if self.coordinates is not None and not self.block:
             raise ValueError("code = 'sparse' codes the whole vector here: leave coordinates out")
-        size = self._given_size(whole)
+        size = self._given_size(FEWEST, whole)
         powers = (1 << power for power in reversed(range(whole.bit_length())))
-        sizes = [size] if size else [power for power in powers if power >= min(FEWEST, whole)]
+        sizes = [size] if size else [power for power in powers if power >= FEWEST]
         best, best_cost = None, math.inf
         for size in sizes:
             choice = best_sparse(size, left, self.bits)
@@ -280,8 +302,11 @@ def choices(
         powers = (1 << power for power in reversed(range(32)))
         fewer = [size for size in powers if FEWEST <= size < min(largest, payable)]
         sizes = [largest, *fewer] if coordinates is None else [coordinates]
-        reaches = (reach,) if reach is not None else (SIGNS,) if count == 2 else REACHES
-        yield best_of(_of_size(whole, size, count, epsilon, reaches) for size in sizes)
+        usual = (reach,) if reach is not None else (SIGNS,) if count == 2 else REACHES
+        yield best_of(
+            _of_size(whole, size, count, epsilon, usual if reach or size >= FEWEST else (math.sqrt(size),))
+            for size in sizes
+        )
 
 
 @lru_cache(maxsize=512)  # the planner repeats these calls
@@ -289,7 +314,7 @@ def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[
     quantizer = PrivQuant(size, levels, epsilon)
 
     def error(reach: float) -> float:
-        return whole / size * quantizer.gaussian_energy(reach) / kept_share(reach) ** 2
+        return whole / size * quantizer.coordinate_energy(reach, size) / kept_share(reach, size) ** 2
 
     made = partial(Choice, levels=levels, coordinates=size)
     return best_of(made(reach=reach, error=error(reach)) for reach in reaches)

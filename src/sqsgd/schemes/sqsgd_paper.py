@@ -16,13 +16,13 @@ import numpy as np
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import take_away
-from sqsgd._internal.geometry import kept_share
+from sqsgd._internal.geometry import NORMAL_FROM, kept_share
 from sqsgd.core import Estimate, Scheme, Traits
 from sqsgd.core.codec import Columns
 from sqsgd.core.transforms import Rotate, Subsample, padded, rotated_sample
 from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.schemes.budgets import affordable, bits_of, checked_budget
+from sqsgd.schemes.budgets import affordable, bits_of, checked_budget, full_reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class BoundedRange(Quantized):
     quantizer: PrivQuant
     largest: ScalarDP | None = None  # for the largest magnitude / bound, so its maximum is 2
     reach: float | None = None
+    whole: int = NORMAL_FROM  # coordinates of the vector that these are a sample of, for the prediction
 
     @property
     def identity(self) -> str:
@@ -63,9 +64,9 @@ class BoundedRange(Quantized):
         return self.quantizer.estimate(columns[0], self._half_range(bound))
 
     def relative_error(self, share: float) -> float:
-        """For Gaussian coordinates; without ``reach``, the bound is three of their deviations."""
+        """For uniform directions; without ``reach``, the bound is three deviations of a coordinate."""
         reach = (self.reach or 3.0) / share
-        return self.quantizer.gaussian_energy(reach) - 2 * kept_share(reach) + 1
+        return self.quantizer.coordinate_energy(reach, self.whole) - 2 * kept_share(reach, self.whole) + 1
 
 
 def sqsgd_paper(
@@ -98,7 +99,7 @@ def sqsgd_paper(
         name="sqsgd-paper",
         dim=dim,
         transforms=(rotate,) if size == dim else (Subsample(size=size), rotate),
-        mechanism=BoundedRange(quantizer=quantizer, largest=largest),
+        mechanism=BoundedRange(quantizer=quantizer, largest=largest, whole=quantizer.dim),
         residual=size < dim,
         first_bound=10.0,
     )
@@ -125,10 +126,11 @@ def sqkr(
     after a rotation (Kashin's frame in the paper); clamping shortens by 0.3 % at a reach of 3.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    reach = checks.real("reach", reach, 0.1, 20.0)
+    whole, reach = padded(dim), full_reach(reach, padded(dim), 20.0)
     most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
     size = best_size(epsilon, most) if size is None else checks.integer("size", size, 1, most)
-    mechanism = BoundedRange(quantizer=PrivQuant(size, 2, epsilon, threshold=size), reach=reach)
+    quantizer = PrivQuant(size, 2, epsilon, threshold=size)
+    mechanism = BoundedRange(quantizer=quantizer, reach=reach, whole=whole)
     return Scheme(name="sqkr", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
 
 
@@ -140,10 +142,10 @@ def privunit_inf(dim: int, epsilon: float, bytes: int | None = None, *, reach: f
     (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    reach = checks.real("reach", reach, 0.1, 20.0)
+    whole, reach = padded(dim), full_reach(reach, padded(dim), 20.0)
     most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
     quantizers = (PrivQuant(size, 2, epsilon) for size in (most, best_size(epsilon, most)))
     quantizer = min(quantizers, key=lambda quantizer: 1 / (quantizer.dim * quantizer.scale**2))
-    mechanism = BoundedRange(quantizer=quantizer, reach=reach)
+    mechanism = BoundedRange(quantizer=quantizer, reach=reach, whole=whole)
     transforms = rotated_sample(dim, quantizer.dim)
     return Scheme(name="privunit-inf", dim=dim, transforms=transforms, mechanism=mechanism)

@@ -195,8 +195,8 @@ def flip_signs(x, signs):
 
 
 @compiled
-def rotate_rows(source, first, second, scale, target, largest, fine):
-    """``rotate`` of each row, padded with zeros, once more if ``second`` has rows; ``fine``: its answers."""
+def rotate_rows(source, signs, scale, target, largest, fine):
+    """``rotate`` of each row, padded with zeros, once for each row of signs; ``fine``: its first answers."""
     width, size = source.shape[1], target.shape[1]
     for i in range(target.shape[0]):
         row = target[i]
@@ -204,11 +204,11 @@ def rotate_rows(source, first, second, scale, target, largest, fine):
         row[whole:width] = source[i, whole:]
         row[width:] = np.float32(0)
         if size < 64:
-            fine[i] = rotate(row, first[i], scale, row, largest)
+            fine[i] = rotate(row, signs[0, i], scale, row, largest)
         else:
-            fine[i] = _rotate(source[i], whole, first[i], scale, row, largest)
-        if second.shape[0]:
-            rotate(row, second[i], scale, row, largest)
+            fine[i] = _rotate(source[i], whole, signs[0, i], scale, row, largest)
+        for r in range(1, signs.shape[0]):
+            rotate(row, signs[r, i], scale, row, largest)
 
 
 def _column_signs() -> Any:
@@ -232,28 +232,30 @@ def _add_column(code, signs):
 
 
 @compiled
-def unrotate_codes(codes, first, second, scale, x):
+def unrotate_codes(codes, signs, scale, x):
     """Each row of x = the inverse rotation of the vector with ± 1 at the places of codes 2 place + sign.
 
     A single place needs no transform for the last round: its image is a column of H.
     """
-    size = x.shape[1]
-    even, signs = np.full(size, np.float32(scale), np.float32), np.empty(first.shape[1], np.uint64)
+    size, rounds = x.shape[1], signs.shape[0]
+    even, own = np.full(size, np.float32(scale), np.float32), np.empty(signs.shape[2], np.uint64)
     for i in range(x.shape[0]):
         row = x[i]
-        if codes.shape[1] == 1 and second.shape[0]:
-            signs[:] = second[i]
-            _add_column(np.int64(codes[i, 0]), signs)
-            rotate(even, signs, scale, row, np.inf)
+        done = rounds - 1
+        if codes.shape[1] == 1 and done:
+            own[:] = signs[done, i]
+            _add_column(np.int64(codes[i, 0]), own)
+            rotate(even, own, scale, row, np.inf)
+            done -= 1
         else:
             row[:] = np.float32(0)
             for code in codes[i]:
                 row[code >> 1] = np.float32(1 - 2 * np.int64(code & 1))
-            signs[:] = np.uint64(0)
-            rotate(row, signs, scale, row, np.inf)
-            if second.shape[0]:
-                rotate(row, second[i], scale, row, np.inf)
-        flip_signs(row, first[i])
+            own[:] = np.uint64(0)
+            rotate(row, own, scale, row, np.inf)
+        for r in range(done, 0, -1):
+            rotate(row, signs[r, i], scale, row, np.inf)
+        flip_signs(row, signs[0, i])
 
 
 @compiled
