@@ -11,6 +11,7 @@ SHARED = (
     "clients", "collect",
 )  # fmt: skip
 sys.path[:0] = [str(Path(__file__).parent / name) for name in SHARED]
+pytest.register_assert_rewrite("federation")  # a helper with assertions, in flower
 # the second: an app that only nodes import; the third imports nvflare, which not everyone has
 collect_ignore = ["conftest.py", "nvflare/flare.py"]
 collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of two folders

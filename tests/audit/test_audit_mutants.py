@@ -187,7 +187,7 @@ def test_noise_that_a_fork_repeats_is_caught(monkeypatch):
 # ---------------------------------------------------------------- sparse codes
 
 
-DENSE_TRIALS = 8000
+DENSE_TRIALS = 20_000
 
 
 def sparse_caught(make, *names, budget=4.0, trials=2000):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("federation")
 pytest.importorskip("flwr", reason="needs flwr: pip install 'sqsgd[flower]'")
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -54,7 +54,7 @@ def quantizer(gain):
         places = np.clip(x / (2 * half_range) + 0.5, 0, 1).tolist()
         rounded = tuple(int(rng.uniform() < place) for place in places)
         chances = [Fraction(gain if code == rounded else 1, gain + 3) for code in codes]
-        return np.array(codes[rng.choose(chances)], np.uint8)
+        return (np.array(codes[rng.choose(chances)], np.uint8),)
 
     q.randomize = randomize
     return q

@@ -12,6 +12,7 @@ from quadratic import Quadratic, after, settings
 
 from sqsgd import Scheme, make_scheme, seeded_rng, training
 from sqsgd.core.task import Tasks
+from sqsgd.schemes.sqsgd import SIGNS
 from sqsgd.training import State
 from sqsgd.training.algorithm import DIRECTIONS, next_bound
 from sqsgd.training.state import make_record
@@ -28,7 +29,8 @@ from sqsgd.training.state import make_record
     ],
 )
 def test_the_run_is_the_transcription(epsilon, more, monkeypatch):
-    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bytes=2, code="signs", norm_epsilon=1.5)
+    options = {"code": "signs", "reach": SIGNS, "norm_epsilon": 1.5}
+    scheme = make_scheme("sqsgd", dim=40, epsilon=epsilon, bytes=2, **options)
     messages = []
     seal = type(scheme).seal
 

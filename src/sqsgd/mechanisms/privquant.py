@@ -304,14 +304,17 @@ class PrivQuant(Mechanism):
 
     @property
     def layout(self) -> Layout:
+        """One column: a code for each coordinate."""
         return (Column(self.dim, self.levels),)
 
     @property
     def privacy(self) -> Privacy:
+        """``epsilon``, local and pure."""
         return Privacy(epsilon=self.epsilon, notion="local")
 
     @property
     def traits(self) -> Traits:
+        """The bound limits coordinates; the certificate knows both densities."""
         return Traits(bounds_coordinates=True, blanket=(self.law.weights,))
 
     def quantize(self, x: Any, bound: float, rng: Rng) -> Codes:
