@@ -6,6 +6,7 @@ Written from the paper, docs/wire-format.md and the order in which a report draw
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 
 import mpmath
@@ -141,7 +142,9 @@ def train(
             residuals[s] = waiting
             residuals[s][chosen] = 0
             norms.append(bound * scalar_estimate(symbol, levels, eps2))
-            direction = (2.0 * codes - 1) * (np.pi / 2) ** 0.5 / (size**0.5 * scale)
+            # E|u_j| of a uniform unit vector: Γ(n/2) / (√π Γ((n+1)/2))
+            sign = math.exp(math.lgamma(size / 2) - math.lgamma((size + 1) / 2)) / math.pi**0.5
+            direction = (2.0 * codes - 1) / (size * sign * scale)
             total[chosen] += turned.T @ (norms[-1] * direction)
         weights = (weights - rate * total / clients).astype(F)
         seen = sorted(np.clip(norms, 0, 2 * bound))[int(0.75 * (clients - 1))]

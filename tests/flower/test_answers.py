@@ -133,7 +133,7 @@ def test_no_node_answers_in_anothers_name(tmp_path):
         return forged
 
     nodes.spoil = forge
-    made = strategy()
+    made = strategy(scheme="sqsgd")
     made.start(nodes, model(), num_rounds=1, timeout=0.5)
     opened = {task.client: columns for task, columns, _ in made.current.reports}
     tasks = {task.client: task for task, _, _ in made.current.reports}
