@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from fractions import Fraction
+from functools import lru_cache, partial
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 from sqsgd._internal import checks, exact
@@ -210,21 +215,24 @@ def composed_guarantee(passes: Sequence[Pass], delta: float, *, linked: str = ""
 
 
 def _composed(passes: Sequence[Pass], delta: float, local: float) -> tuple[float, Bound]:
-    made, kinds = _table(passes, delta)
+    made, sources = _table(tuple(passes), delta)
+    kinds = {kind for _, kind in sources}
     epsilon = local if kinds == {"local"} else made.epsilon(delta)
     if epsilon is None or epsilon >= local * (1 - TOLERANCE):
         return local, "local"
     return epsilon, "generic" if "generic" in kinds else "blanket"
 
 
-def _table(passes: Sequence[Pass], delta: float) -> tuple[Table, set[Bound]]:
-    """The divergences of one report of each kind of pass, and the names of their bounds."""
+@lru_cache(maxsize=16)
+def _table(passes: tuple[Pass, ...], delta: float) -> tuple[Table, tuple[tuple[Pass, Bound], ...]]:
+    """The divergences of one report of each kind of pass; the passes and the names of their bounds."""
     counts: Counter[Pass] = Counter()
     for each in passes:
         counts[replace(each, reports=1)] += each.reports
     merged = [replace(one, reports=count) for one, count in counts.items()]
-    profiles, kinds = zip(*(_profile(each, delta, counts.total()) for each in merged), strict=True)
-    return table(profiles, delta), set(kinds)
+    profiles = [_profile(one, delta, counts.total()) for one in merged]
+    sources = tuple((one, kind) for one, (_, kind) in zip(merged, profiles, strict=True))
+    return table([profile for profile, _ in profiles], delta), sources
 
 
 def _profile(one: Pass, delta: float, reports: int) -> tuple[Profile, Bound]:
@@ -314,6 +322,76 @@ def _assumptions(passes: Sequence[Pass], reports: int, linked: str) -> Iterator[
     real = {each.scheme.name for each in passes if each.scheme.privacy.arithmetic == "real"}
     for name in sorted(real):
         yield f"the reports of {name!r} are ε-private in real arithmetic only"
+
+
+FORMAT = "sqsgd central certificate 1"
+
+
+def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> dict[str, Any]:
+    """A central guarantee with the numbers that it rests on, which tools/check_certificate.py verifies.
+
+    A scheme's identity implies the law of its reports. Its ``dots`` (i, d) are upper bounds of the divergence
+    of one report: δ₁(i / 2^step_bits) <= d / 2^dot_bits.
+
+    Args:
+        guarantee: With a central ε below the local one.
+        source: The scheme of ``central_guarantee``, or the passes of ``composed_guarantee``.
+
+    Returns:
+        Numbers, texts, lists and dictionaries, for JSON. ε is about 0.1 % larger than in ``guarantee``, so
+        that computations of another kind confirm it.
+
+    Raises:
+        ValueError: If nothing is certified, or only in real arithmetic, or for other passes.
+
+    Guarantees
+    ----------
+    * It is confirmed without this package, and refused if anything in it was changed:
+      tests/privacy/test_document.py::test_each_changed_field_is_refused.
+    """
+    if isinstance(source, Scheme):
+        users, order = guarantee.users, guarantee.order
+        source = [Pass(scheme=source, users=users, order=order, reports=guarantee.reports)]
+    passes, delta = tuple(source), guarantee.delta
+    known = min(each.counted for each in passes), exact.add_up(*(each.local for each in passes))
+    if known != (guarantee.users, guarantee.local_epsilon) or guarantee.bound == "local":
+        raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
+    if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
+        raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
+    epsilon = float(four_digits(guarantee.epsilon * (1 + TOLERANCE)))
+    if guarantee.reports > 1 and not guarantee.linked:
+        made, sources = _table(passes, delta)
+    else:
+        step = 2.0 ** (math.floor(math.log2(epsilon)) - 20)
+        made = Table(step=step, passes=((((math.floor(epsilon / step), delta),), 1),))
+        sources = ((passes[0], guarantee.bound),)
+    bits = 54 - math.floor(math.log2(negligible(delta, guarantee.reports)))  # all dots are whole then
+    content = {
+        "format": FORMAT,
+        "epsilon": epsilon,
+        "delta": delta,
+        "local_epsilon": guarantee.local_epsilon,
+        "reports": guarantee.reports,
+        "linked": guarantee.linked,
+        "order": guarantee.order,
+        "assumptions": list(guarantee.assumptions),
+        "versions": {name: version(name) for name in ("sqsgd", "python-flint")},
+        "step_bits": -round(math.log2(made.step)),
+        "dot_bits": bits,
+        "passes": [
+            {
+                "scheme": each.scheme.identity,
+                "local_epsilon": guarantee.local_epsilon if guarantee.linked else each.scheme.privacy.epsilon,
+                "bound": kind,
+                "users": each.counted,
+                "reports": count,
+                "dots": [[place, int(Fraction(spent) * (1 << bits))] for place, spent in dots],
+            }
+            for (each, kind), (dots, count) in zip(sources, made.passes, strict=True)
+        ],
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return {**content, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def local_epsilon_for(
