@@ -165,7 +165,7 @@ def fewer_dots(kept):
     """Upper bounds at fewer points of the same profile: a certificate that is no smaller."""
     made = a_table(4.0, 60000, 8)
     dots, count = made.passes[0]
-    return Table(step=made.step, passes=(((dots[0], *(dots[i] for i in kept)), count),))
+    return Table(step=made.step, passes=(((dots[0], *dots[kept]), count),))
 
 
 @cache
@@ -178,7 +178,7 @@ def a_table(local, users, reports, delta=1e-6):
 def found_wrong():
     """Which of the checks find something wrong."""
     full = a_table(4.0, 60000, 8).epsilon(1e-6)
-    subsets = [range(2, 60, 2), range(5, 61, 5), (10, 40), range(1, 50)]
+    subsets = [slice(2, None, 2), slice(5, None, 5), slice(8, 20, 9), slice(1, -8)]
     fewer = [fewer_dots(kept).epsilon(1e-6) for kept in subsets]
     return {
         "small cases": max(excesses(disjoint(0), 0)) > 1,
