@@ -21,6 +21,7 @@ _REMEDIES = {
     "dates": "turn them into numbers, such as days since a public date",
 }
 _MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
+_TOLD = 5  # columns that a warning names
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
     "test_labels)); or a DataFrame or Hugging Face dataset"
@@ -136,7 +137,7 @@ def _label_problem(labels: torch.Tensor) -> str:
     found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
     if len(found) == 1 and len(labels) > 1:
         return f"all labels are {found[0]}: with one class there is nothing to learn"
-    if len(found) < 2 or found[0] < 0 or 2 * len(found) > found[-1] + 1:
+    if len(found) < 2 or found[0] < 0 or (found[0] == 0 and 2 * len(found) > found[-1] + 1):
         return ""
     few = str(found[:5])[1:-1] + (", ..." if len(found) > 5 else "")
     numbered = f"number the classes 0 to {len(found) - 1} (pandas.factorize)"
@@ -176,6 +177,7 @@ class Columns:
         wrong = [text for name in named if (text := self._problem(table, name))]
         for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
             fact = _REMEDIES[kind := _kind(table[name])]
+            fact = "name it as owner" if name == CLIENT and not self.owner else fact
             wrong.append(f"column {name!r} holds {kind}: {fact}, or drop it")
         classes = list(self.categories.get(self.label, ()))
         if self.label in table.columns and self.label not in self.ranges:
@@ -223,12 +225,17 @@ def _kind(column: Any) -> str:
 
 
 def unscaled(examples: Examples) -> str:
-    """One line if columns of a table are wide or narrow; it tells their spread, so it is for simulations."""
-    if len(examples.columns) != examples.inputs[0].numel():  # no table, or one of rows and images
+    """One line if columns are wide, or a table's narrow; it tells their spread, so it is for simulations."""
+    if examples.inputs.ndim != 2 or not examples.inputs.is_floating_point():
         return ""
-    sizes = zip(examples.columns, examples.inputs.abs().amax(dim=0).tolist(), strict=True)
-    wide = [f"{name} (up to {size:.3g})" for name, size in sizes if size > _WIDE or 0 < size < 1 / _WIDE]
-    return f"columns are not scaled: {', '.join(wide)}; give each a public range (ranges)" if wide else ""
+    sizes = examples.inputs.abs().amax(dim=0).tolist()
+    named = len(examples.columns) == len(sizes)
+    names, least = (examples.columns, 1 / _WIDE) if named else ([f"column {i}" for i in range(len(sizes))], 0)
+    found = zip(names, sizes, strict=True)
+    wide = [f"{name} (up to {size:.3g})" for name, size in found if size > _WIDE or 0 < size < least]
+    more = f" and {len(wide) - _TOLD} more" if len(wide) > _TOLD else ""
+    remedy = "give each a public range (ranges)" if named else "divide each by a public constant"
+    return f"columns are not scaled: {', '.join(wide[:_TOLD])}{more}; {remedy}" if wide else ""
 
 
 def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], Any, Any]:

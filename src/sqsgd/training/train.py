@@ -300,6 +300,8 @@ class Run:
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
+        if config.once and about["protects"] == "row":
+            about["central_note"] = about["central_note"].replace("user", "row")
         return summarise(lines, self.scheme, self.settings, once=config.once, **about)
 
 
