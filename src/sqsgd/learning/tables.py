@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils import data as torch_data
 
 from sqsgd._internal.checks import meant
+from sqsgd.learning.factories import one_line
 from sqsgd.learning.partition import Indices
 
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
@@ -21,10 +23,10 @@ _REMEDIES = {
     "dates": "turn them into numbers, such as days since a public date",
 }
 _MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
-_TOLD = 5  # columns that a warning names
+_TOLD, _BATCH = 5, 1000  # columns that a warning names; examples of a torch Dataset that are read at once
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
-    "test_labels)); or a DataFrame or Hugging Face dataset"
+    "test_labels)); or a DataFrame, a Hugging Face dataset, or a torch Dataset or DataLoader of such pairs"
 )
 _REMEDY = (
     'encode text as numbers (pandas.get_dummies for inputs, .astype("category").cat.codes for labels), pad '
@@ -52,8 +54,9 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     Args:
         name: The dataset's name, for error messages.
         value: ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, where inputs may be
-            a table; a table with a column called label, labels or target and perhaps one called client; or
-            two of these: a pair, or a mapping with ``train`` and ``test`` or ``validation``.
+            a table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called
+            label, labels or target and perhaps one called client; or two of these: a pair, or a mapping with
+            ``train`` and ``test`` or ``validation``.
 
     Returns training and test examples, or one set that is still to be split.
     """
@@ -68,7 +71,7 @@ def read_examples(name: str, value: Any) -> list[Examples]:
         pair, value = test is not None, (value["train"], test) if test is not None else value["train"]
     elif not _is_examples(value):
         raise ValueError(f"{where} returned a {type(value).__name__}; {_EXPECTED}")
-    elif not _is_table(value) and len(value) == 2:  # tables, or pairs of inputs and labels
+    elif not (_is_table(value) or _is_torch(value)) and len(value) == 2:  # tables, or pairs
         pair = _is_examples(value[0]) and _is_examples(value[1])
     if not pair:
         return [_examples(f"{where}: ", value)]
@@ -91,14 +94,43 @@ def _is_table(value: Any) -> bool:
     return (hasattr(value, "iloc") and hasattr(value, "columns")) or hasattr(value, "with_format")
 
 
+def _is_torch(value: Any) -> bool:
+    return isinstance(value, torch_data.Dataset | torch_data.DataLoader)
+
+
 def _is_examples(value: Any) -> bool:
-    return _is_table(value) or (isinstance(value, tuple | list) and len(value) in (2, 3))
+    known = _is_table(value) or _is_torch(value)
+    return known or (isinstance(value, tuple | list) and len(value) in (2, 3))
+
+
+def _loaded(where: str, value: Any) -> list[torch.Tensor]:
+    """All examples of a torch Dataset or DataLoader, each read once, in the order of the dataset.
+
+    A loader's sampler decides which examples are used; its order, its batches and its workers are not.
+    """
+    if not isinstance(value, torch_data.DataLoader):
+        value = torch_data.DataLoader(value, batch_size=_BATCH)
+    try:
+        with torch.random.fork_rng(devices=[]):  # a loader draws, even if it shuffles nothing
+            if not isinstance(value.dataset, torch_data.IterableDataset) and value.batch_size is not None:
+                more = {"sampler": sorted(value.sampler), "collate_fn": value.collate_fn}
+                value = torch_data.DataLoader(value.dataset, batch_size=_BATCH, **more)
+            batches = list(value)
+        if not all(isinstance(batch, tuple | list) and len(batch) in (2, 3) for batch in batches or [()]):
+            raise TypeError(f"{type(batches[0]).__name__} in place of a pair" if batches else "no example")
+        return [torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True)]
+    except Exception as error:
+        wanted = (
+            "each example must be (input, label) or (input, label, client), all tensors or numbers of one"
+        )
+        raise ValueError(f"{where}{one_line(error)}; {wanted} shape: give images a transform") from error
 
 
 def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool = False) -> Examples:
     """``order``: the columns of the training table, which the test table must have too."""
     if not _is_examples(value):
         raise ValueError(f"{where}part is a {type(value).__name__}; {_EXPECTED}")
+    value = _loaded(where, value) if _is_torch(value) else value
     given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
     if _is_table(given):
