@@ -59,7 +59,7 @@ Column = Annotated[
 ]
 
 SETTINGS = {
-    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds.",
+    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function.",
     "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
     "label": "Of a table: the column to predict, a class, or a number if it has a range.",
     "owner": "Of a table: the column that says whose row it is; without one, each is somebody else's.",
@@ -69,8 +69,10 @@ SETTINGS = {
     "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
     "several with weights: soft-hog:0.7+font-digits:0.7.",
     "clients": "Number of clients; 0: every owner that the data name, or 10.",
-    "participation": "all, a number of clients per round, or once: one round per client.",
+    "participation": "all, a number of clients per round, a fraction (0.1), or once: one round per client.",
     "minibatch": "With a number as participation: one batch of each client.",
+    "local_epochs": "Federated averaging: passes of a client over its data in each round; 0: none.",
+    "local_lr": "Learning rate of a client's own steps.",
     "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
     "batch": "Batch size of a client.",
     "epsilon": "Privacy budget of one report.",

@@ -68,6 +68,7 @@ def summarise(
     values = {
         **settings.about,
         **about,
+        "scheme": scheme.name,
         "dim": scheme.dim,
         "rounds": len(lines),
         "accuracy": last.get("accuracy"),

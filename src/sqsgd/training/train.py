@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,12 @@ from sqsgd.privacy.ledger import Ledgers
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
 from sqsgd.training import order as orders
+from sqsgd.training.rates import change_rate
 from sqsgd.training.run_folder import CONFIG, RunFolder, new_folder
 from sqsgd.training.settings import (
     FEDERATIONS,
     FIELDS,
+    IN_MEMORY,
     RunConfig,
     cores,
     load_config,
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "device", "name")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
-OBJECTS, IN_MEMORY = ("dataset", "model", "loss"), "in-memory"  # what may be objects; one without a name
+OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +94,9 @@ def train(
         report: Write ``report.html``.
         **settings: Fields of ``RunConfig``, which override ``config``; without it ``epsilon`` is needed.
             ``dataset`` may also be the data themselves (arrays, a DataFrame, a torch Dataset or DataLoader, a
-            Hugging Face dataset), ``model`` a module or a function that makes one, and ``loss`` a function
-            of (model, batch), an object that has one, or a loss of torch.nn.
+            Hugging Face dataset), ``model`` a module or a function that makes one, ``loss`` a function of
+            (model, batch), an object that has one, or a loss of torch.nn, and ``scheme`` a ``Scheme``, whose
+            ε is then the default, or a function of dim, epsilon and bytes that makes one.
 
     Returns:
         The finished run. Ctrl-C saves a checkpoint and is raised again.
@@ -109,6 +113,8 @@ def train(
     """
     import torch
 
+    if not resume and isinstance(scheme := settings.get("scheme"), Scheme) and scheme.privacy.is_private:
+        settings = {"epsilon": scheme.privacy.epsilon, **settings}
     if config is None and not resume and "epsilon" not in settings:
         raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
     if isinstance(config, RunConfig):
@@ -189,7 +195,7 @@ class Run:
                 "clients take part; leave clients out, and all do"
             )
         data = self.problem.dataset.note
-        return [note for note in (absent, data, outlook(config, self.problem.dim)) if note]
+        return [note for note in (absent, data, outlook(config, self.scheme)) if note]
 
     def started(self) -> tuple[Run, State]:
         config, files, run = self.config, RunFolder(self.folder), self
@@ -224,6 +230,8 @@ class Run:
                 f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
                 f"begun with {kept['data']}: give the same data in the same order, or another --out"
             )
+        if kept["fingerprint"] != self.scheme.fingerprint:
+            raise ValueError(f"scheme = {config.scheme!r} is another than this run was begun with")
         if state.weights.size != self.problem.dim:
             raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
         if config.unrepeatable and files.last_begun == state.round and not files.finished:
@@ -243,6 +251,7 @@ class Run:
             **dataclasses.asdict(self.config),
             "order": self.order_file,
             "rate": self.settings.lr,
+            "fingerprint": self.scheme.fingerprint,
             "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
         }
 
@@ -310,7 +319,10 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     check_parts(config)
     problem = load_problem(config, given)
     config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
-    config, scheme, settings = fitted(config, problem.dim)
+    config, scheme, settings = fitted(config, problem.dim, given)
+    if config.local_epochs and not config.lr and scheme.follows_norms:  # as far as the clients' own steps go
+        reached = problem.local_steps * config.local_lr * change_rate(scheme, config.asked, config.optimizer)
+        settings = dataclasses.replace(settings, lr=max(settings.lr, reached))
     order = None
     if config.once and not config.secure:
         order = orders.seeded_order(config.clients, config.asked, config.seed)
@@ -319,7 +331,9 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
 
 def check_parts(config: RunConfig) -> None:
     """Check what needs no data: the scheme's name, and whether the engine is installed."""
-    if config.scheme != "auto":
+    if config.own_scheme and config.engine == "flower":
+        raise ValueError(f"scheme = {config.scheme!r}: engine = 'flower' takes names of sqsgd.SCHEMES only")
+    if config.scheme != "auto" and not config.own_scheme:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
         raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
@@ -328,9 +342,40 @@ def check_parts(config: RunConfig) -> None:
         raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
 
 
-def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
+def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) -> Scheme:
+    """The user's scheme; ValueError unless it fits the model and spends no more than it was allowed."""
+    from sqsgd.learning.factories import call_factory, find_named
+
+    name, value = config.scheme, (given or {}).get("scheme")
+    value = find_named(name, "scheme") if value is None else value
+    if not isinstance(value, Scheme):
+        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.bytes}
+        value = call_factory(
+            name, "scheme", partial(value, **config.options) if callable(value) else value, **budget
+        )
+        if not isinstance(value, Scheme):
+            raise ValueError(f"scheme {name!r} returned a {type(value).__name__}, not a sqsgd.Scheme")
+    elif config.options:
+        raise ValueError(f"options = {config.options} belong to a name; this scheme is made already")
+    if value.dim != dim:
+        raise ValueError(f"scheme {name!r} is for {value.dim:,} weights; the model has {dim:,}")
+    if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
+        raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
+    if config.once and value.residual:
+        raise ValueError(
+            f"scheme {name!r} keeps a residual, and with participation = 'once' nobody needs one"
+        )
+    return value
+
+
+def fitted(
+    config: RunConfig, dim: int, given: Mapping[str, Any] | None = None
+) -> tuple[RunConfig, Scheme, RunConfig]:
     """The complete configuration, the scheme, and the configuration with bound and rate decided."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    if config.own_scheme:
+        scheme = _own_scheme(config, dim, given)
+    else:
+        scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -368,9 +413,8 @@ def _once_rule(config: RunConfig) -> str:
     return "numbers" if config.loss == "squared-error" else "classes"
 
 
-def outlook(config: RunConfig, dim: int) -> str:
-    """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+def outlook(config: RunConfig, scheme: Scheme) -> str:
+    """One line if a model is predicted to learn little or nothing from such reports."""
     if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
@@ -426,6 +470,8 @@ def load_problem(
         workers=config.workers or cores(),
         objective=objective,
         minibatch=config.minibatch,
+        local_epochs=config.local_epochs,
+        local_lr=config.local_lr,
     )
 
 
@@ -461,7 +507,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
-        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | Path)
+        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | float | Path)
         values[name] = str(plain) if as_text else plain
     return values, given
 
