@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import logging
 import sys
 import warnings
 import zlib
@@ -38,18 +39,19 @@ from sqsgd.training.settings import (
     read_config,
 )
 from sqsgd.training.state import Record, State, initial_state
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, reached, summarise, told
 
 if TYPE_CHECKING:
     from sqsgd.learning.datasets import Dataset
     from sqsgd.learning.problem import LearningProblem
 
+_LOG = logging.getLogger("sqsgd")
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "device", "name")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
 OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
     """A finished run: the content of its folder, and the trained model.
 
@@ -65,6 +67,12 @@ class TrainedRun:
     model: Any
     """The torch module, with the weights after the last round."""
 
+    def __repr__(self) -> str:
+        about, spent = self.summary, f"epsilon {self.config.epsilon:g} per report"
+        parts = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        parts += [str(about.get("scheme", self.config.scheme)), spent, f"{self.config.rounds:,} rounds"]
+        return f"TrainedRun({', '.join(parts)}, folder={str(self.folder)!r})"
+
     @property
     def metrics(self) -> dict[str, float]:
         """The last measurement on held-out data, by name; the headline first."""
@@ -75,6 +83,99 @@ class TrainedRun:
     def records(self) -> list[dict[str, Any]]:
         """One record per round."""
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Rounds:
+    """The rounds of a run, which are carried out as they are read: see ``sqsgd.run``."""
+
+    def __init__(self, run: Run, state: State, *, report: bool) -> None:
+        self._run, self._state, self._report, self._begun = run, state, report, False
+
+    def __len__(self) -> int:
+        return self._run.config.rounds - self._state.round
+
+    def __iter__(self) -> Iterator[Record]:
+        import torch
+
+        if self._begun:
+            if RunFolder(self.folder).finished:
+                return
+            self._run, self._state = self._run.resumed()
+        self._begun = True
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # see prepare_torch
+        try:
+            yield from self._run.rounds(self._state)
+        finally:
+            torch.set_num_threads(threads)
+        if self._report:
+            from sqsgd.report.page import write_report
+
+            write_report([self.folder], self.folder / "report.html")
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written, round by round."""
+        return self._run.folder
+
+    @property
+    def result(self) -> TrainedRun:
+        """The finished run; ValueError before that."""
+        if not RunFolder(self.folder).finished:
+            raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
+        summary = json.loads((self.folder / "summary.json").read_text())
+        run = self._run
+        return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
+
+
+def run(
+    config: RunConfig | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    report: bool = True,
+    **settings: Any,
+) -> Rounds:
+    """The rounds of the run that ``train`` carries out, one record each; ``result`` is then the finished run.
+
+    After a loop that ended early, by ``break`` or an exception, another loop goes on, or ``resume=True``.
+
+    Args:
+        config: As for ``train``, like all other arguments.
+        out: The folder of the run.
+        resume: Continue the run in ``out``.
+        report: Write ``report.html`` after the last round.
+        **settings: Fields of ``RunConfig``, or objects.
+
+    Raises:
+        ValueError: The message names the wrong setting.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rounds = run(model="linear", clients=4, rounds=2, epsilon=50.0, out=folder, report=False)
+    ...     for record in rounds:
+    ...         print(record.round, record.epsilon_total, record.clients)
+    ...     rounds.result.summary["rounds"], len(rounds)
+    0 50.0 4
+    1 100.0 4
+    (2, 2)
+    """
+    import torch
+
+    if not resume and isinstance(scheme := settings.get("scheme"), Scheme) and scheme.privacy.is_private:
+        settings = {"epsilon": scheme.privacy.epsilon, **settings}
+    if config is None and not resume and "epsilon" not in settings:
+        raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
+    if isinstance(config, RunConfig):
+        settings, config = {**dataclasses.asdict(config), **settings}, None
+    (values, given), threads = _named(settings), torch.get_num_threads()
+    try:
+        begun, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
+    finally:  # prepare_torch sets one
+        torch.set_num_threads(threads)
+    for line in () if resume else begun.notes:
+        warnings.warn(line, stacklevel=2)
+    return Rounds(begun, state, report=report)
 
 
 def train(
@@ -111,29 +212,10 @@ def train(
     >>> run.summary["rounds"], run.summary["notion"], list(run.metrics)
     (2, 'local', ['accuracy'])
     """
-    import torch
-
-    if not resume and isinstance(scheme := settings.get("scheme"), Scheme) and scheme.privacy.is_private:
-        settings = {"epsilon": scheme.privacy.epsilon, **settings}
-    if config is None and not resume and "epsilon" not in settings:
-        raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
-    if isinstance(config, RunConfig):
-        settings, config = {**dataclasses.asdict(config), **settings}, None
-    (values, given), threads = _named(settings), torch.get_num_threads()
-    try:
-        run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
-        for line in () if resume else run.notes:
-            warnings.warn(line, stacklevel=2)
-        for _ in run.rounds(state):
-            pass
-    finally:  # prepare_torch sets one
-        torch.set_num_threads(threads)
-    summary = json.loads((run.folder / "summary.json").read_text())
-    if report:
-        from sqsgd.report.page import write_report
-
-        write_report([run.folder], run.folder / "report.html")
-    return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
+    rounds = run(config, out=out, resume=resume, report=report, **settings)
+    for _ in rounds:
+        pass
+    return rounds.result
 
 
 def begin(
@@ -262,11 +344,14 @@ class Run:
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
         with files.held():
             files.keep_rounds(state.round)
+            _LOG.info("round %s of %s", f"{state.round + 1:,}", f"{config.rounds:,}")
             try:
                 for record, after in self._engine_rounds(state, files):
                     if after.round == config.rounds or after.round % config.evaluate_every == 0:
-                        measured = self.problem.measure(after.weights).recorded()
-                        record = dataclasses.replace(record, **measured)
+                        record = dataclasses.replace(record, **self.problem.measure(after.weights).recorded())
+                    measured = reached(record)
+                    level = logging.INFO if measured else logging.DEBUG
+                    _LOG.log(level, told(record, config.rounds, measured))
                     files.write(record.to_dict())
                     state = after  # only now: a checkpoint needs a line for each of its rounds
                     if state.round == config.rounds or state.round % every == 0:
@@ -275,9 +360,10 @@ class Run:
                     if stop() and state.round < config.rounds:
                         files.save(state, about)
                         return
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, GeneratorExit):
                 files.save(state, about)
                 raise
+            _LOG.info("summary and central guarantee")
             files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
             if self.order_file:  # nobody needs to know it any more
                 forget_secret(self.order_file)
@@ -318,6 +404,7 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
+    _LOG.info("scheme and learning rate")
     config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
     config, scheme, settings = fitted(config, problem.dim, given)
     if config.local_epochs and not config.lr and scheme.follows_norms:  # as far as the clients' own steps go
@@ -455,6 +542,7 @@ def load_problem(
     config = config.on(dataset.owners, len(dataset.train_labels))
     if config.is_table and config.partition == "drawn":
         raise ValueError("partition = 'drawn' gives one row to several clients; leave it out for tables")
+    _LOG.info("model %s on %s examples", model_name, f"{len(dataset.train_labels):,}")
     intercept = not features and not config.is_table
     made = (model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
     model = make_model(*made, head=dataset.head, intercept=intercept)
@@ -483,6 +571,7 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
     features, _ = extractor_and_model(config.features, config.model)
     value = (given or {}).get("dataset", config.dataset)
+    _LOG.info("reading %s", config.dataset)
     if config.is_table and not isinstance(value, Dataset):
         facts = {name: getattr(config, name) for name in ("label", "owner", "ranges", "categories")}
         dataset, _ = table_dataset(config.dataset, value, Columns(**facts))

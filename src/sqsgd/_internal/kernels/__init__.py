@@ -6,12 +6,28 @@ file, whose edits numba's cache would not notice. Callers import inside function
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
 
 Kernel = Callable[..., Any]
+_LOG = logging.getLogger("sqsgd")
+
+
+class _Told(event.Listener):
+    """Says which kernel is compiled, which takes seconds when a version first runs."""
+
+    def on_start(self, event: Any) -> None:
+        _LOG.info("compiling the kernel %s, once", event.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, event: Any) -> None:
+        _LOG.debug("compiled the kernel %s", event.data["dispatcher"].py_func.__name__)
+
+
+event.register("numba:compile", _Told())
 
 
 def compiled(function: Kernel) -> Kernel:
