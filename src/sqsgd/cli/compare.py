@@ -79,7 +79,8 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
 
     if out is not None:
         check_folder(sweep, out, resume=resume)
-    with options.Progress(quiet=as_json):
+    with options.Progress(quiet=as_json) as progress:
+        progress.show("loading torch", now="torch" not in sys.modules)
         lines = check_runs(sweep)
     out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)

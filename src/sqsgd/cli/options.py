@@ -234,17 +234,17 @@ class Progress(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.show(record.getMessage())
 
-    def show(self, text: str, done: int = 0, total: int | None = None) -> None:
-        """Show a step, and how much of how much is done; the first that counts is shown at once."""
+    def show(self, text: str, done: int = 0, total: int | None = None, *, now: bool = False) -> None:
+        """Show a step, and how much of how much is done; the first that counts is shown now."""
         with self._guard:
             if text != self._text:
                 self._text, self._since = text, time.monotonic()
-            first = total is not None and not self._counted
-            self._counted = self._counted or first
+            now = now or (total is not None and not self._counted)
+            self._counted = self._counted or total is not None
             if self._bar is not None:
                 counts = {} if total is None else {"completed": done, "total": total}
                 self._bar.update(self._bar.task_ids[0], description=text, **counts)
-            elif self._lines and (first or time.monotonic() >= self._due):
+            elif self._lines and (now or time.monotonic() >= self._due):
                 self._print()
 
     def _repeat(self) -> None:

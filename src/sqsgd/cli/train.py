@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,12 +33,9 @@ def train(
     **_settings: Any,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
-    from sqsgd.learning.problem import ModelFailed
-    from sqsgd.training.sweep import experiment_file
-    from sqsgd.training.train import begin
-
     values = {**typed_values(context, option), **options.columns(column or [])}
     with options.Progress(quiet=as_json) as progress:
+        progress.show("loading torch", now="torch" not in sys.modules)  # meanwhile no other thread may run
         from sqsgd.learning.problem import ModelFailed
         from sqsgd.training.sweep import experiment_file
         from sqsgd.training.train import begin

@@ -58,11 +58,6 @@ class LearningProblem:
     def clients(self) -> int:
         return len(self.parts)
 
-    @property
-    def local_steps(self) -> int:
-        """A client's own steps in a round, on average."""
-        return self.local_epochs * math.ceil(len(self.dataset.train_labels) / self.clients / self.batch)
-
     def initial(self) -> Vector:
         return gradients.get_flat(self.model)
 
@@ -137,16 +132,14 @@ class LearningProblem:
 
     @cached_property
     def _head(self) -> nn.Linear | None:
-        one_class = (
-            self.objective.is_default and self.dataset.train_labels.ndim == 1 and not self.local_epochs
-        )
-        return gradients.linear_head(self.model) if one_class and self.dataset.train_inputs.is_cpu else None
+        labels, inputs = self.dataset.train_labels, self.dataset.train_inputs
+        fits = self.objective.is_default and labels.ndim == 1 and inputs.is_cpu and not self.local_epochs
+        return gradients.linear_head(self.model) if fits else None
 
     @cached_property
     def _batchable(self) -> bool:
-        return not (self.random or self.local_epochs) and gradients.batchable(
-            self.model, self.dataset, self.objective
-        )
+        alone = self.random or self.local_epochs
+        return not alone and gradients.batchable(self.model, self.dataset, self.objective)
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
         if self.participants is not None and not self.minibatch:

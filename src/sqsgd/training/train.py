@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import logging
+import math
 import sys
 import warnings
 import zlib
@@ -408,8 +409,10 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
     config, scheme, settings = fitted(config, problem.dim, given)
     if config.local_epochs and not config.lr and scheme.follows_norms:  # as far as the clients' own steps go
-        reached = problem.local_steps * config.local_lr * change_rate(scheme, config.asked, config.optimizer)
-        settings = dataclasses.replace(settings, lr=max(settings.lr, reached))
+        steps = len(problem.dataset.train_labels) / config.clients / config.batch
+        whole = config.local_lr * config.local_epochs * math.ceil(steps)
+        lr = max(settings.lr, whole * change_rate(scheme, config.asked, config.optimizer))
+        settings = dataclasses.replace(settings, lr=lr)
     order = None
     if config.once and not config.secure:
         order = orders.seeded_order(config.clients, config.asked, config.seed)
@@ -437,9 +440,8 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     value = find_named(name, "scheme") if value is None else value
     if not isinstance(value, Scheme):
         budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.bytes}
-        value = call_factory(
-            name, "scheme", partial(value, **config.options) if callable(value) else value, **budget
-        )
+        value = partial(value, **config.options) if callable(value) else value
+        value = call_factory(name, "scheme", value, **budget)
         if not isinstance(value, Scheme):
             raise ValueError(f"scheme {name!r} returned a {type(value).__name__}, not a sqsgd.Scheme")
     elif config.options:
@@ -449,9 +451,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
         raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
     if config.once and value.residual:
-        raise ValueError(
-            f"scheme {name!r} keeps a residual, and with participation = 'once' nobody needs one"
-        )
+        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
     return value
 
 

@@ -18,13 +18,14 @@ _LOG = logging.getLogger("sqsgd")
 
 
 class _Told(event.Listener):
-    """Says which kernel is compiled, which takes seconds when a version first runs."""
+    """Says which kernel is compiled: seconds each, when a version first runs."""
 
     def on_start(self, event: Any) -> None:
-        _LOG.info("compiling the kernel %s, once", event.data["dispatcher"].py_func.__name__)
+        if (kernel := event.data["dispatcher"].py_func).__module__.startswith("sqsgd"):
+            _LOG.info("compiling the kernel %s, once", kernel.__name__)
 
     def on_end(self, event: Any) -> None:
-        _LOG.debug("compiled the kernel %s", event.data["dispatcher"].py_func.__name__)
+        _LOG.debug("compiled")
 
 
 event.register("numba:compile", _Told())
