@@ -1,4 +1,4 @@
-"""Draws docs/pictures/accuracy-against-bytes.svg from the table in docs/results.md; nothing is trained.
+"""Draws docs/pictures/accuracy-against-bytes.svg from the table in docs/results; nothing is trained.
 
 python docs/pictures/accuracy_against_bytes.py
 """

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/accuracy-against-epsilon.svg from the tables in docs/results.md; nothing is trained.
+"""Draws docs/pictures/accuracy-against-epsilon.svg from the tables in docs/results; nothing is trained.
 
 python docs/pictures/accuracy_against_epsilon.py
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from drawing import LIGHT, OTHERS, OURS, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-epsilon.svg")
-HEADING = "## One report per user"
-PRETRAINED, PRETRAINED_HEADING, WEIGHTS = "MNIST, public pretraining", "### Digits, from rendered fonts", 4560
+HEADING = "## Formula features"
+PRETRAINED, PRETRAINED_HEADING, WEIGHTS = "MNIST, public pretraining", "## Public pretraining: digits from rendered fonts", 4560
 ROW = re.compile(
     r"^\| (MNIST|Fashion-MNIST) \| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\*[ ±\d.]* \| (\d+) \|$",
     re.MULTILINE,

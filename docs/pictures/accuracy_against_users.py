@@ -1,4 +1,4 @@
-"""Draws docs/pictures/accuracy-against-users.svg from the table in docs/results.md; nothing is trained.
+"""Draws docs/pictures/accuracy-against-users.svg from the table in docs/results; nothing is trained.
 
 python docs/pictures/accuracy_against_users.py
 """
@@ -13,7 +13,7 @@ import numpy as np
 from drawing import LIGHT, axes_for, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-users.svg")
-HEADING = "### How many users"
+HEADING = "## How many users"
 TICKS = (60, 70, 80, 90, 94, 96, 97, 98)
 ENDS = {8: 3, 4: -4, 2: -1, 1: -12}  # heights of the last labels, which are close to each other
 ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) %", re.MULTILINE)
