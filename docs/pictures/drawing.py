@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from sqsgd.report.charts import COLOURS, SERIES
 
@@ -54,6 +56,13 @@ def panels_for(path: Path, count: int, *, x: str) -> Iterator[list[Any]]:
             lines, names = axes.get_legend_handles_labels()
             handles.update(zip(names, lines, strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
+
+
+def by_error(axes: Any, ticks: Sequence[int]) -> None:
+    """Heights by the logarithm of the error, so that lines near 100 % stay apart."""
+    stretched, squeezed = (lambda y: -np.log(np.maximum(100.5 - y, 1e-3))), (lambda y: 100.5 - np.exp(-y))
+    axes.set_yscale("function", functions=(stretched, squeezed))
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
 
 
 @contextmanager

@@ -5,6 +5,7 @@ python docs/pictures/epsilon.py         # seconds; the ladder computes its three
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,16 @@ USERS, ROUND, DELTA, LOCAL = 60_000, 1_500, 1e-6, 4.0
 
 def words() -> None:
     """The best guess among M equally likely possibilities against ε."""
-    path, title = FOLDER / "epsilon-in-words.svg", "The best guess of an observer who has seen one report, or all of a client's"
-    x, y = "ε of everything that the observer has seen", "probability of a right guess, %"
+    path, title = (
+        FOLDER / "epsilon-in-words.svg",
+        "The best guess of an observer after reports with this total ε",
+    )
+    x, y = "total ε of the reports that the observer saw", "probability of a right guess, %"
     with axes_for(path, height=4.2, x=x, y=y, title=title) as axes:
         at = np.geomspace(0.05, 32, 400)
-        for count, name, colour in zip((2, 100, 10**6), ("2 possibilities", "100", "a million"), LIGHT.series, strict=False):
+        for count, name, colour in zip(
+            (2, 100, 10**6), ("2 possibilities", "100", "a million"), LIGHT.series, strict=False
+        ):
             axes.plot(at, 100 / (1 + (count - 1) * np.exp(-at)), color=colour, label=name)
         for epsilon, drop in ((0.5, -14), (1, -14), (2, -14), (4, -16), (8, -16)):
             height = 100 / (1 + np.exp(-epsilon))
@@ -35,12 +41,15 @@ def words() -> None:
         ticks = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set(xlim=(0.1, 32), ylim=(0, 103))
-        axes.legend(frameon=False, loc="center left", title="equally likely before")
+        axes.legend(frameon=False, loc=(0.03, 0.12), title="equally likely before")
 
 
 def totals() -> None:
     """T · ε against T."""
-    path, title = FOLDER / "total-epsilon.svg", "The total ε of a client: one report's ε times the number of reports"
+    path, title = (
+        FOLDER / "total-epsilon.svg",
+        "The total ε of a client: one report's ε times the number of reports",
+    )
     with axes_for(path, height=4.2, x="reports of one client", y="total ε", title=title) as axes:
         rounds = np.array([1, 1000])
         for epsilon, colour in zip((400, 40, 4, 1), LIGHT.series, strict=False):
@@ -69,22 +78,24 @@ def ladder() -> None:
     shared = central_guarantee(scheme, users=ROUND, delta=DELTA, order="round").epsilon
     steps = (
         ("against everyone, if nothing else is secret", LOCAL, LIGHT.series[1]),
-        ("against readers of the models, if the order\nwithin each round of 1,500 is secret", shared, LIGHT.series[0]),
+        (
+            "against readers of the models, if the order\nwithin each round of 1,500 is secret",
+            shared,
+            LIGHT.series[0],
+        ),
         ("against readers of the models, if the order\nover all 60,000 users is secret", run, OURS),
     )
     path = FOLDER / "ladder-of-trust.svg"
     title = "One user among 60,000 who report once (δ = 10⁻⁶ for the lower two)"
-    with axes_for(path, height=2.9, x="ε of the user (log scale)", y="", title=title) as axes:
-        for row, (label, epsilon, colour) in enumerate(steps):
+    with axes_for(path, height=2.9, x="ε of the user", y="", title=title) as axes:
+        for row, (_, epsilon, colour) in enumerate(steps):
             axes.barh(-row, epsilon, left=0, color=colour, height=0.55)
             axes.annotate(
-                f"{epsilon:.3g}", (epsilon, -row), xytext=(6, 0), textcoords="offset points", va="center",
-                color=colour, fontweight="bold",
+                f"{ceil(epsilon * 1000) / 1000:.3g}", (epsilon, -row), xytext=(6, 0),
+                textcoords="offset points", va="center", color=colour, fontweight="bold",
             )  # fmt: skip
         axes.set_yticks([0, -1, -2], [label for label, *_ in steps], fontsize=9)
-        axes.set(xscale="log", xlim=(0.05, 8))
-        axes.set_xticks([0.1, 0.5, 1, 2, 4], ["0.1", "0.5", "1", "2", "4"])
-        axes.minorticks_off()
+        axes.set_xlim(0, 4.5)
 
 
 def main() -> None:

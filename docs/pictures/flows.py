@@ -12,7 +12,7 @@ from pathlib import Path
 from drawing import DARK, LIGHT
 
 FOLDER = Path(__file__).parent
-WIDTH, HEIGHT, BOX, TOP = 760, 250, 196, 56
+WIDTH, HEIGHT, BOX, TOP = 760, 250, 184, 56
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,10 @@ class Flow:
 
     boxes: tuple[tuple[str, tuple[str, ...]], ...]
     sent: tuple[str, str]
-    """Above and below the arrow of the report."""
+    """Above and below the arrow of the report; a bar ends a line."""
     published: tuple[str, str]
     back: str
+    own: str = "data stay here"
     private: str = "leaves only with noise"
 
 
@@ -34,7 +35,7 @@ FLOWS = {
             ("Server", ("adds many reports,", "averages out noise")),
             ("Model", ("moves by", "the average")),
         ),
-        sent=("report", "7 noisy bytes"),
+        sent=("report", "7 noisy|bytes"),
         published=("one step", "per round"),
         back="the next model, and a public task for each client",
     ),
@@ -44,7 +45,7 @@ FLOWS = {
             ("sqsgd collect", ("one report per", "invitation")),
             ("Published model", ("after each round,", "with both ε")),
         ),
-        sent=("report", "7 noisy bytes"),
+        sent=("report", "7 noisy|bytes"),
         published=("round", "is full"),
         back="the study, a task and the model",
     ),
@@ -54,19 +55,20 @@ FLOWS = {
             ("SqsgdStrategy", ("behind nginx; checks", "and averages")),
             ("Model", ("moves by", "the average")),
         ),
-        sent=("report", "102 bytes at ε = 400"),
+        sent=("report", "102 bytes|at ε = 400"),
         published=("one step", "per round"),
         back="a request within the owner's limits, and the model",
     ),
     "flow-simulation": Flow(
         boxes=(
             ("Simulated clients", ("gradients of parts of", "a data set, + noise")),
-            ("The same server step", ("as in a federation,", "real bytes")),
+            ("Server step", ("the same code as", "in a federation")),
             ("Run folder", ("model, metrics,", "summary, page")),
         ),
         sent=("report", "real bytes"),
         published=("record", "per round"),
         back="the next model, and a public task for each client",
+        own="all data are in one place",
         private="one process: nothing leaves",
     ),
 }
@@ -101,27 +103,21 @@ def svg(flow: Flow) -> str:
         start, end = lefts[i] + BOX, lefts[i + 1]
         parts.append(arrow((start + 4, middle), (end - 8, middle), kind="ours" if i == 0 else "line"))
         parts.append(text((start + end) / 2, middle - 10, words[0], 12, "ours-text" if i == 0 else ""))
-        for n, word in enumerate(split(words[1])):
-            parts.append(text((start + end) / 2, middle + 20 + 15 * n, word, 12, "ours-text" if i == 0 else ""))
+        for n, word in enumerate(words[1].split("|")):
+            parts.append(
+                text((start + end) / 2, middle + 20 + 15 * n, word, 12, "ours-text" if i == 0 else "")
+            )
     low = TOP + 100
     first, last = lefts[0] + BOX / 2, lefts[2] + BOX / 2
     parts.append(arrow((last, low + 4), (last, low + 46), (first, low + 46), (first, low + 8)))
     parts.append(text(WIDTH / 2, low + 66, flow.back, 13))
-    parts.append(text(lefts[0] + BOX / 2, TOP - 14, "data stay here", 13, "own-text", "bold"))
+    parts.append(text(lefts[0] + BOX / 2, TOP - 14, flow.own, 13, "own-text", "bold"))
     parts.append(text(WIDTH / 2, TOP - 14, flow.private, 13, "ours-text"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
         f' height="{HEIGHT}" font-family="system-ui, Liberation Sans, Arial, sans-serif">{style()}'
         f'<rect width="{WIDTH}" height="{HEIGHT}" class="sheet"/>{"".join(parts)}</svg>\n'
     )
-
-
-def split(words: str) -> list[str]:
-    """Two lines where one is too long for the gap."""
-    if len(words) <= 13:
-        return [words]
-    first, _, rest = words.partition(" at ")
-    return [first, f"at {rest}"] if rest else [words]
 
 
 def style() -> str:
@@ -137,8 +133,9 @@ def style() -> str:
         )
 
     heads = "".join(
-        f'<marker id="{kind}-head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="{size}" markerHeight="{size}"'
-        f' orient="auto"><path d="M0 0 L8 4 L0 8 z" class="{kind}-head"/></marker>'
+        f'<marker id="{kind}-head" viewBox="0 0 8 8" refX="6" refY="4" orient="auto"'
+        f' markerWidth="{size}" markerHeight="{size}">'
+        f'<path d="M0 0 L8 4 L0 8 z" class="{kind}-head"/></marker>'
         for kind, size in (("line", 7), ("ours", 5))
     )
     light, dark = rules(LIGHT, *LIGHT.series[:3:2]), rules(DARK, *DARK.series[:3:2])

@@ -1,4 +1,4 @@
-"""Rebuilds docs/results/reproduction.md, the table of clients with few classes in large-epsilon.md, and their pictures.
+"""Rebuilds docs/results/reproduction.md, the table of clients with few classes, and their pictures.
 
 python docs/pictures/reproduction.py                 # from docs/assets/reproduction; nothing is trained
 python docs/pictures/reproduction.py --runs FOLDER   # reads the sweeps in FOLDER first, finished or not
