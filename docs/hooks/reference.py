@@ -1,6 +1,6 @@
 """Generates the reference from the program when the site is built; anything undocumented fails the build.
 
-A page requests a part with a comment on a line of its own: ``<!-- generated: commands -->``. The parts are
+A page requests a part with a comment on a separate line: ``<!-- generated: commands -->``. The parts are
 ``commands``, ``configuration``, ``flower``, ``loop``, ``python`` and ``schemes``.
 """
 
