@@ -1,7 +1,7 @@
-"""docs/proofs/shuffled-reports.md: orders that are uniform and can be guessed would pass every test of uniformity.
+"""docs/proofs/shuffled-reports.md: no order can be guessed, which no test of uniformity would show.
 
-The operating system's bytes are watched, and one bit after another is flipped: 128 bits or more must decide an
-order, and nothing else.
+The operating system's bytes are watched, and one bit after another is flipped: 128 bits or more must decide
+an order, and nothing else.
 """
 
 import os
@@ -79,5 +79,5 @@ def test_an_order_cannot_be_guessed(name):
 
 def test_an_order_from_two_bytes_would_be_found():
     """Each of the 65,536 orders is equally likely here, and every slot is equally likely for each node."""
-    found = key_of(lambda: Drawn(random.Random(os.urandom(2)).sample(range(COUNT), COUNT)))  # noqa: S311
+    found = key_of(lambda: Drawn(random.Random(os.urandom(2)).sample(range(COUNT), COUNT)))
     assert (found.read, found.bits) == (2, 16)

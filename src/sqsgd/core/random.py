@@ -135,7 +135,7 @@ class Rng:
         self._start()
 
     def child(self) -> Rng:
-        """A generator for one part of a batch: with a key of its own, which a seeded one draws from itself."""
+        """A generator for one part of a batch: it has another key, which a seeded one draws from itself."""
         if self._seed is None:
             return Rng(direct=self._direct)
         return Rng(self._seed, key=self.take(32).tobytes())
