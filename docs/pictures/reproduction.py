@@ -135,12 +135,13 @@ def _row(curve: Curve, results: Results) -> str:
             f" ({found} on held-out images after the {results.tuning_rounds} rounds that chose the rate)"
         )
     failed = f", {curve.failed} diverged" if curve.failed else ""
+    edge = len(results.rates) > 1 and curve.rate in (min(results.rates), max(results.rates))
     private = "none" if curve.epsilon is None else f"{curve.epsilon:.0f}"
     cells = [
         label(curve.arm),
         accuracy,
         f"{curve.seeds} of {seeds}{failed}",
-        "" if curve.rate is None else f"{curve.rate:g}",
+        "" if curve.rate is None else f"{curve.rate:g}{' (edge)' if edge else ''}",
         private if curve.seeds else "",
         "" if curve.bytes is None else f"{curve.bytes:,}",
     ]
