@@ -158,7 +158,7 @@ CHANGES = {
     ("place", "field"), [(place, field) for place in CHANGES for field in CHANGES[place]]
 )
 def test_whatever_changes_between_visits_no_report_leaves_unpaid(tmp_path, place, field, away):
-    """Three visits, of which the second meets a change: each message that leaves has its entry in the ledger."""
+    """Three visits, of which the second meets a change: each message has its entry in the ledger."""
     server = Server()
     made, answers = device(tmp_path, server), getattr(server, place)
     server.failing, before = {away}, answers[field]
