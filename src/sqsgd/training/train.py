@@ -115,6 +115,11 @@ class Rounds:
             write_report([self.folder], self.folder / "report.html")
 
     @property
+    def config(self) -> RunConfig:
+        """The complete configuration."""
+        return self._run.config
+
+    @property
     def folder(self) -> Path:
         """Where the run is written, round by round."""
         return self._run.folder
