@@ -59,7 +59,7 @@ Column = Annotated[
     typer.Option(help="Of a table: name=low:high (public range) or name=a,b,c (categories); repeatable."),
 ]
 
-_SILENT = 1.7  # seconds after which a step is shown again
+_SILENT = 1.5  # seconds after which a step is shown again
 SETTINGS = {
     "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function.",
     "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
