@@ -202,7 +202,7 @@ class Progress(logging.Handler):
     """What a command is doing: a bar on a terminal, elsewhere lines on standard error.
 
     It also shows what the library logs. A step that says nothing for two seconds is shown again with its
-    seconds, in longer runs every thirtieth of their time: tests/cli/test_options.py::test_nothing_is_silent.
+    seconds; after four minutes each 120th of the time so far: tests/cli/test_options.py::test_nothing_is_silent.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -257,7 +257,7 @@ class Progress(logging.Handler):
         now = time.monotonic()
         waited = f" ({now - self._since:.0f} s)" if self._text == self._shown else ""
         typer.echo(f"{self._text}{waited}", err=True)
-        self._shown, self._due = self._text, now + min(30.0, max(_SILENT, (now - self._began) / 30))
+        self._shown, self._due = self._text, now + min(30.0, max(_SILENT, (now - self._began) / 120))
 
 
 def _bar() -> Any:
