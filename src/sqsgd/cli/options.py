@@ -202,7 +202,7 @@ class Progress(logging.Handler):
     """What a command is doing: a bar on a terminal, elsewhere lines on standard error.
 
     It also shows what the library logs. A step that says nothing for two seconds is shown again with its
-    seconds; after four minutes each 120th of the time so far: tests/cli/test_options.py::test_nothing_is_silent.
+    seconds, after four minutes more rarely: tests/cli/test_options.py::test_nothing_is_silent.
     """
 
     def __init__(self, *, quiet: bool) -> None:
