@@ -48,13 +48,13 @@ def test_the_whole_summary():
 def test_the_time_is_the_commands(tmp_path, monkeypatch):
     """Loading, features and kernels too, which the rounds do not see."""
     loaded = train.load_data
-    monkeypatch.setattr(train, "load_data", lambda *given: time.sleep(1.5) or loaded(*given))
+    monkeypatch.setattr(train, "load_data", lambda *given: time.sleep(1.0) or loaded(*given))
     done = typed(f"{TINY} --rounds 2 --out {tmp_path}/run --json")
     told = json.loads(done.out)
-    assert told["seconds_command"] > told["seconds"] + 1.5
+    assert told["seconds_command"] > told["seconds"] + 1.0
     done = typed(f"{TINY} --rounds 2 --out {tmp_path}/again")
     assert re.search(
-        r"^time +[2-9]\d* s, \d+ s of them for rounds: gradient \d+%, encode \d+%", done.out, re.M
+        r"^time +[1-9]\d* s, \d+ s of them for rounds: gradient \d+%, encode \d+%", done.out, re.M
     )
 
 
