@@ -163,7 +163,8 @@ TASKS: dict[str, dict[str, str]] = {
     },
     "Draw noise": {"secure_rng": "", "seeded_rng": ""},
     "Plan a budget, state a guarantee": {
-        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*", "CentralGuarantee": "*", "local_epsilon_for": "",
+        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*",
+        "CentralGuarantee": "*", "local_epsilon_for": "",
         "reconstruction_bound": "",
     },
     "Keep a budget": {"Ledger": "*", "Device": "*"},
