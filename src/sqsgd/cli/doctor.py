@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from sqsgd._internal.checks import integer, real
-from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, group
+from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, Progress, group
 from sqsgd.cli.output import EXTRAS, cell, print_fields, print_json, print_result, print_table, wrapped
 from sqsgd.learning.files import FETCHABLE
 
@@ -39,7 +39,8 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
 
     Exits with 1 if something is wrong that everything depends on; extras and datasets may be missing.
     """
-    checks = list(examine(data_dir))
+    with Progress(quiet=as_json):
+        checks = list(examine(data_dir))
     works = all(check.state == "good" for check in checks if check.group == "basics")
     if as_json:
         print_json({"works": works, "checks": [asdict(check) for check in checks]})
@@ -180,6 +181,10 @@ def schemes(dim: Dim = 119850, epsilon: Epsilon = 400.0, bytes_: Bytes = 256, as
     if as_json:
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
         return
-    columns = ("name", "notion", "epsilon", "arithmetic", "message_bytes", "summary")
-    shown = [[cell(row.get(column)).replace("``", "") for column in columns] for row in rows]
-    print_table([column.removeprefix("message_") for column in columns], shown)
+    for row in rows:
+        size = f", {row['message_bytes']:,} bytes" if "message_bytes" in row else ""
+        private = f", epsilon {cell(row['epsilon'])}" if row.get("arithmetic") else ""
+        inexact = " in real arithmetic" if row.get("arithmetic") == "real" else ""
+        notion = "no privacy" if row["notion"] == "none" else row["notion"]
+        typer.echo(wrapped(f"{row['name']:15}  {notion}{private}{inexact}{size}", 17))
+        typer.echo(wrapped(f"  {str(row['summary']).replace('``', '')}", 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
 
+_LOG = logging.getLogger("sqsgd")
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
@@ -152,6 +154,8 @@ class _Clients:
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
             task = task_for(number, settings, state)
+            if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
+                _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
                 seed = noise_seed(settings.seed, state.round, number)
                 yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import logging
+import os
 import secrets
 import time
 from collections import Counter
@@ -22,7 +24,7 @@ from sqsgd._internal import checks
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import worded
 from sqsgd.federation.flower import wire
-from sqsgd.federation.flower.answers import Answer, Round, exchange, wait_for_nodes
+from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
 from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
 from sqsgd.federation.node.policy import LEDGER, SPENT
 from sqsgd.federation.node.server import FederationSettings, NoAnswers, make_request, nothing_trained
@@ -35,7 +37,9 @@ from sqsgd.training.state import make_record
 from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("flwr")
+RUN = "SQSGD_RUN"  # a variable that `sqsgd deploy` sets: a file with the folder of the run under way
 MOST_EMPTY_ROUNDS = 10  # in a row without enough answers end a training
+MOST_REPEATED = 3  # times that a round begins whose nodes have all left, as after a restart of the federation
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 _SETTINGS = tuple(field.name for field in fields(FederationSettings))
 _FIXED = {"arrayrecord_key": wire.MODEL, "configrecord_key": wire.CONFIG}
@@ -54,7 +58,8 @@ class SqsgdStrategy(Strategy):
       min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
       wait_timeout: seconds to wait for enough connected nodes.
       evaluate_every: rounds between calls of ``evaluate_fn``.
-      out: absolute path of a folder for metrics, checkpoints, model and summary.
+      out: absolute path of a folder for metrics, checkpoints, model and summary; None: on a server of
+        ``sqsgd deploy``, the folder of its run, and otherwise none.
       resume: continue from the checkpoint in ``out``, if there is one.
 
     Raises:
@@ -92,6 +97,9 @@ class SqsgdStrategy(Strategy):
         self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
+        if out is None and (deployed := os.environ.get(RUN)):
+            run = json.loads(Path(deployed).read_text())
+            out, resume = run["out"], run["resume"]
         self.resume = resume
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to resume")
@@ -347,10 +355,15 @@ class SqsgdStrategy(Strategy):
         self, grid: Grid, timeout: float, config: ConfigRecord, evaluate: Evaluate | None, result: Result
     ) -> dict[str, Any]:
         number = self.state.round + 1  # Flower counts from one
-        messages = self.configure_train(number, result.arrays, config, grid)
-        last = self.current
-        last.late = f"no answer within {timeout:g} s"
-        answers = exchange(grid, messages, timeout)
+        for _ in range(MOST_REPEATED):
+            messages = self.configure_train(number, result.arrays, config, grid)
+            last = self.current
+            last.late = f"no answer within {timeout:g} s"
+            left, answers = until_present(exchange(grid, messages, timeout))
+            # A slot is given once; other nodes repeat the report that they have paid for.
+            if self.order is not None or left < len(last.tasks):
+                break
+            _LOG.warning("sqsgd: all nodes of round %s have left: it begins again", number)
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
         line = last.record.to_dict() if last.record else {}
         line |= {"asked": len(last.tasks), "rejected": last.rejected, "stepped": self.empty == 0}
