@@ -345,3 +345,16 @@ def test_no_pass_or_too_many_reports_are_refused():
         composed_guarantee([Pass(scheme=index(0.5), users=100, reports=60000)] * 2, 1e-6)
     with pytest.raises(ValueError, match="reports = 0"):
         Pass(scheme=index(0.5), users=100, reports=0)
+
+
+@pytest.mark.parametrize(("local", "gain"), [(1.0, 0.16), (2.0, 0.09), (4.0, 0.05), (6.0, 0.04)])
+def test_fewer_near_vertices_have_less_error_at_the_same_central_epsilon(local, gain):
+    """Errors of n R reports are as 1/R, and central ε nearly as √R."""
+
+    def cost(**options):
+        scheme = index(local, **options)
+        return scheme.nmse * central_guarantee(scheme, 60000, 1e-6).epsilon ** 2
+
+    assert cost(nearest="central") < (1 - gain) * cost()
+    near = index(local, nearest="central").mechanism.nearest
+    assert cost(nearest="central") < 1.02 * min(cost(nearest=near * 4 // 5), cost(nearest=near * 5 // 4))
