@@ -296,7 +296,7 @@ class Run:
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
-            "protects": "row" if config.is_table and not config.owner else "client",
+            "protects": _protected(config),
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
@@ -353,13 +353,17 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
+def _protected(config: RunConfig) -> str:
+    return "record" if config.per_record else "row" if config.is_table and not config.owner else "client"
+
+
 def _once_rule(config: RunConfig) -> str:
     """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
     linear = model in ("linear", PRETRAINED) and (bool(features) or config.is_table)
-    if not (config.once and config.optimizer == "sgd" and linear):
+    if not ((config.once or config.per_record) and config.optimizer == "sgd" and linear):
         return ""
     if features:
         return "pretrained" if model == PRETRAINED else "softmax"
@@ -369,6 +373,8 @@ def _once_rule(config: RunConfig) -> str:
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
     scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    if scheme.sums_records:
+        return ""
     if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
