@@ -220,6 +220,10 @@ class RecordNoise(Mechanism):
         return math.sqrt(self.square) / REACH
 
     @property
+    def longest(self) -> float:
+        return _HALF
+
+    @property
     def keeps_length(self) -> bool:
         return True
 

@@ -8,7 +8,7 @@ Reports of sampled records are composed by dp-accounting, whose estimates are up
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -20,7 +20,7 @@ from sqsgd.core import Privacy
 
 MOST_RHO = 512
 """With it σ² is 2^34 in units of the grid: above it the profile of the continuous Gaussian is not claimed."""
-LEAST_EPSILON, MOST_EPSILON = 0.001, 500.0
+LEAST_EPSILON, MOST_EPSILON = 0.001, 1e5
 _LATTICE = 1 + Fraction(1, 2**30)
 _FINE = 256
 """dp-accounting's grid of privacy losses has this many steps in about a deviation of their sum."""
@@ -70,6 +70,15 @@ def epsilon_of(uses: Iterable[Uses], delta: float) -> float:
     return _sampled_epsilon(every, tuple(sorted(counts.items())), delta)
 
 
+def mixed_epsilon(uses: Sequence[Uses], pure: Fraction, pure_as_rho: Fraction, delta: float) -> float:
+    """ε at δ of ``uses`` and of pure reports, whose ε add up to ``pure`` and zCDP to ``pure_as_rho``."""
+    basic = exact.rounded_up(Fraction(epsilon_of(uses, delta)) + pure)
+    if not pure:
+        return basic
+    whole = sum((each.rho * each.count for each in uses), pure_as_rho)
+    return min(basic, concentrated_epsilon(whole, delta))
+
+
 def gaussian_epsilon(rho: Fraction, delta: float) -> float:
     """The ε with Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) = δ, μ² = 2ρ (Balle and Wang 2018), rounded up."""
     if rho == 0:
@@ -98,12 +107,12 @@ def _normal(x: arb) -> arb:
 
 
 def most_rho(epsilon: float, delta: float) -> Fraction:
-    """The largest ρ of unsampled reports that is (ε, δ)-private, to one part in 10^14, rounded down."""
+    """The largest ρ of unsampled reports that is (ε, δ)-private, to one part in 10^12, rounded down."""
     low, high = 0.0, epsilon + 1.0  # ρ below ε wherever δ < 1/2
     while high - low > 1e-14 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if covers(Fraction(middle), epsilon, delta) else (low, middle)
-    return Fraction(low)
+    return Fraction(low * (1 - 1e-12))  # so that ``gaussian_epsilon`` of it is not above epsilon
 
 
 def pure_rho(epsilon: float) -> Fraction:
@@ -178,7 +187,7 @@ def rho_for(epsilon: float, delta: float, count: int, rate: float = 1.0) -> Frac
     checks.real("delta", delta, 1e-30, 0.1)
     if rate == 1:
         return min(most_rho(epsilon, delta) / count, Fraction(MOST_RHO))
-    whole = float(most_rho(epsilon, delta))
+    whole = float(most_rho(min(epsilon, 4.0 * MOST_RHO), delta))
     # the central limit: μ² = T q² (e^{2ρ} - 1); the search needs a few steps around it
     guess = math.log1p(2 * whole / (count * rate**2)) / 2
     low, high = guess / 4, min(4 * guess, float(MOST_RHO))

@@ -342,6 +342,8 @@ def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     if not config.ledgers:
         return None
+    if scheme.sums_records:
+        return Ledgers(folder=Path(config.ledgers), max_epsilon=config.epsilon, delta=config.delta)
     if not scheme.privacy.is_pure_local:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
     if scheme.privacy.arithmetic != "exact":
