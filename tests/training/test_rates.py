@@ -14,7 +14,7 @@ from tiny_runs import prepared
 from sqsgd import SCHEMES, make_scheme
 from sqsgd.training import initial_state, rates, run
 
-OWN = ("sqsgd-record",)  # has a rule of its own: tests/training/test_records.py
+OWN = ("sqsgd-record",)  # has a rule of its own: tests/training/test_record_runs.py
 PRIVATE = [name for name in SCHEMES if name not in (*OWN, "fedsgd", "qsgd", "terngrad", "dgc")]
 
 

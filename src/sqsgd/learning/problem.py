@@ -107,6 +107,11 @@ class LearningProblem:
                 losses = records.add_records(total, self.model, self.objective, batch, scheme.block(task))
             yield losses, total
 
+    def check_records(self) -> None:
+        """Raise ValueError if model or loss mix records."""
+        data = self.dataset
+        records.check_records(self.model, self.objective, (data.train_inputs[:2], data.train_labels[:2]))
+
     @contextlib.contextmanager
     def _named(self, when: str) -> Iterator[None]:
         """Any exception becomes a ModelFailed that says whose code failed."""

@@ -139,8 +139,8 @@ class Ledger:
             raise ValueError(f"witness = {str(other)!r} must be another file, preferably on another disk")
         if (max_epsilon is None) == (max_rho is None) or (max_rho is not None and delta is not None):
             raise ValueError(
-                f"max_epsilon = {max_epsilon!r}, delta = {delta!r}, max_rho = {max_rho!r}: a ledger needs a cap, "
-                "which is max_epsilon, max_epsilon with delta, or max_rho"
+                f"max_epsilon = {max_epsilon!r}, delta = {delta!r}, max_rho = {max_rho!r}: a ledger "
+                "needs a cap, which is max_epsilon, max_epsilon with delta, or max_rho"
             )
         heading: Fields = {
             "kind": "heading",

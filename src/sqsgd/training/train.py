@@ -21,6 +21,7 @@ from sqsgd._internal.files import NUMBERS, forget_secret
 from sqsgd.core import Scheme
 from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
+from sqsgd.privacy.record_plan import record_warnings
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
 from sqsgd.training import order as orders
@@ -189,6 +190,11 @@ class Run:
                 "clients take part; leave clients out, and all do"
             )
         data = self.problem.dataset.note
+        if config.per_record:
+            parts = self.problem.parts
+            sizes = [len(parts[client]) for client in range(len(parts))]
+            share = self.scheme.privacy.rate / self.scheme.privacy.turns
+            data = " ".join([data, *record_warnings(min(sizes), min(sizes) * share, config.delta)]).strip()
         return [note for note in (absent, data, outlook(config, self.problem.dim)) if note]
 
     def started(self) -> tuple[Run, State]:
@@ -309,6 +315,8 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     problem = load_problem(config, given)
     config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
     config, scheme, settings = fitted(config, problem.dim)
+    if scheme.sums_records:
+        problem.check_records()
     order = None
     if config.once and not config.secure:
         order = orders.seeded_order(config.clients, config.asked, config.seed)
