@@ -21,7 +21,7 @@ SMALL = {
 
 
 def trained(tmp_path, **more):
-    return sqsgd.train(out=tmp_path / "run", report=False, **{**SMALL, **more})
+    return sqsgd.train(out=tmp_path / "run", **{**SMALL, **more})
 
 
 @pytest.mark.parametrize("batching", ["poisson", "disjoint"])
