@@ -1,6 +1,6 @@
 """Opacus at every silo under FedAvg, for comparison: DP-SGD steps, whole models sent, noise in floats.
 
-Run: python benchmarks/opacus_fedavg.py --seed 0 (needs opacus and opt_einsum beside the package's own extras).
+Run: python benchmarks/opacus_fedavg.py --seed 0 (needs opacus and opt_einsum, which no extra installs).
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class RecordNoise(Mechanism):
     * ρ-zCDP for each record that a report uses, ρ = L² / 2σ², for adding or removing it:
       tests/mechanisms/test_discrete_gaussian.py, docs/proofs/discrete-gaussian.md.
     * ``reports`` of them are (``epsilon``, ``delta``)-private together, where a record is in each with chance
-      ``rate``, or in one of ``turns``: tests/schemes/test_sqsgd_record.py.
+      ``rate``, or in one of ``turns``: tests/mechanisms/test_gaussian_account.py.
     """
 
     dim: int
