@@ -6,8 +6,10 @@ Pure epsilons are summed as exact fractions: basic composition, which is tight f
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from sqsgd._internal import checks
-from sqsgd._internal.exact import cost, limit, rounded_down, rounded_up, to_units
+from sqsgd._internal.exact import cost, from_units, limit, rounded_down, rounded_up, to_units
 from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger_files import (
     FORMAT,
@@ -74,6 +76,7 @@ class Ledger:
     * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
       and counts every report that left; a failed write spends nothing. tests/privacy/test_ledger_crashes.py
     * The cap is never exceeded, even by concurrent spends. tests/privacy/test_ledger_together.py
+      Only ``top_up`` raises it: tests/privacy/test_ledger_account.py::test_the_owner_adds_to_the_cap.
     * A changed bit, a truncation, a missing line or an older copy of either file is refused, except for a tip
       that is one line older, as a crash leaves it. tests/privacy/test_ledger_damage.py
     * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
@@ -214,6 +217,7 @@ class Ledger:
         purpose: str = "training",
         arithmetic: str = "exact",
         allow_real: bool = False,
+        at_most: float = math.inf,
         rho: Fraction | None = None,
         rate: float = 1.0,
         turn: int = -1,
@@ -229,6 +233,7 @@ class Ledger:
             round: The task's round.
             scheme: The scheme, informational; so is ``purpose``.
             arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
+            at_most: A lower cap, for this report alone.
             rho: Per record: its ρ, exactly; ``epsilon`` is then of this report alone and informational.
             rate: Per record: the chance that the report uses a record, drawn in secret.
             turn: Per record: reports of a task in the same turn use disjoint records; the first one pays.
@@ -271,6 +276,7 @@ class Ledger:
                 "turn": checks.integer("turn", turn, -1, 2**63),
             }
         entry = Entry(line=0, **{name: value for name, value in fields.items() if name != "kind"})
+        lower = limit("at_most", min(at_most, sys.float_info.max))
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if (fields["task"], fields["round"]) in history.answered:
                 raise AlreadyAnswered(
@@ -282,10 +288,10 @@ class Ledger:
                     f"notion = 'record': the cap of {self.path} is of pure epsilons; create a ledger with "
                     "max_epsilon and delta, or with max_rho"
                 )
-            after = history.after(entry)
-            if after > history.cap:
+            after, cap = history.after(entry), from_units(min(history.cap_units, to_units(lower)))
+            if after > cap:
                 before = history.spent
-                raise BudgetSpent(self.path, after - before, before, history.cap, _unit(history))
+                raise BudgetSpent(self.path, after - before, before, cap, _unit(history))
             self._files.append(descriptor, history, fields)
             return history.entries[-1]
 
@@ -297,6 +303,7 @@ class Ledger:
         name: str = "",
         purpose: str = "training",
         allow_real: bool = False,
+        at_most: float = math.inf,
     ) -> Entry:
         """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
         privacy, record = scheme.privacy, dict[str, Any]()
@@ -317,6 +324,7 @@ class Ledger:
             arithmetic=scheme.privacy.arithmetic,
             allow_real=allow_real,
             **record,
+            at_most=at_most,
         )
 
     def lower_cap(self, max_epsilon: float) -> None:
@@ -329,6 +337,16 @@ class Ledger:
                     "which cannot be raised"
                 )
             self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
+
+    def top_up(self, epsilon: float) -> None:
+        """Add to the cap: the owner's decision, which no code that answers a server makes.
+
+        Args:
+            epsilon: What may be spent in addition to the cap so far.
+        """
+        more = checks.real("epsilon", epsilon, 1e-9, 1e12)
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            self._files.append(descriptor, history, {"kind": "top-up", "epsilon": more, "time": _now()})
 
     def _read(self) -> History:
         with self._files.current(os.O_RDONLY) as (_, history):
