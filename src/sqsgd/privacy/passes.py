@@ -151,7 +151,7 @@ class Table:
         * No attacker who sees all passes and chooses their tasks exceeds it:
           tests/privacy/test_passes.py::test_no_adaptive_passes_exceed_the_bound.
         * It agrees with the composition of dp-accounting:
-          tests/privacy/test_passes.py::test_it_agrees_with_dp_accounting.
+          tests/privacy/test_passes.py::test_the_checks_find_nothing_wrong.
         """
         reports = sum(count for _, count in self.passes)
         bits = math.ceil(-math.log2(delta)) + 2 * reports.bit_length() + 2 * _SPARE_BITS + 24
