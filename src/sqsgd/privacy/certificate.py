@@ -87,7 +87,7 @@ class CentralGuarantee:
     def sentence(self) -> str:
         """The guarantee in a sentence, with ε rounded up."""
         several = f" for the {self.reports:,} reports of a user" * (self.reports > 1)
-        local = f"local {four_digits(self.local_epsilon)}{several} against everyone"
+        local = f"local {self.local_epsilon:g}{several} against everyone"
         users = f"{self.users:,} users{' of a round' * (self.order == 'round')}"
         linked = f" ({self.linked})" * bool(self.linked)
         if self.bound == "local":
