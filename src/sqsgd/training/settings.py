@@ -21,6 +21,7 @@ PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
+MOST_REPORTS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class Settings:
     def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
-        ``once``: no client reports twice, so a scheme that keeps a residual is refused.
+        ``once``: users are known by secret slots alone, so a scheme that keeps a residual is refused.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -109,8 +110,8 @@ class Settings:
         scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
         if once and scheme.residual:
             raise ValueError(
-                f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
-                "once there is none: write scheme = 'auto' for the best that keeps nothing"
+                f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
+                "reports: write scheme = 'auto' for the best that keeps nothing"
             )
         return scheme
 
@@ -122,9 +123,9 @@ class Settings:
         return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
+        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` reports in a round.
 
-        ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
+        ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
         """
         scheme.check_clip(self.clip_norm or None)
         chosen, rounds = self.chosen(scheme), self.rounds or 600
@@ -163,7 +164,7 @@ class RunConfig(Settings):
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     rounds: int = 0
-    """0: 600; if each client reports once, 10 to 100, so that over 100 clients are in a round if they can."""
+    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one per pass."""
     dataset: str = "mnist5k"
     """A built-in one, package.module:factory, or the path of a .csv file."""
     label: str = ""
@@ -181,7 +182,11 @@ class RunConfig(Settings):
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number: that many clients per round, with
-    all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
+    all their data; ``once``: every client once in each pass over all of them, in a secret order per pass."""
+    reports: int = 1
+    """Of each client in the whole run, for ``once``, which more than 1 implies; each costs its epsilon."""
+    visits: int = 0
+    """1: a client sends all its reports in one round, about one model; 0: one report in each pass."""
     minibatch: bool = False
     partition: str = "auto"
     """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
@@ -199,6 +204,9 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        checks.integer("reports", self.reports, 1, MOST_REPORTS)
+        if self.reports > 1 and self.participation == "all":
+            object.__setattr__(self, "participation", "once")
         if self.rounds == 0 and not self.once:
             object.__setattr__(self, "rounds", USUAL_ROUNDS)
         super().__post_init__()
@@ -214,11 +222,7 @@ class RunConfig(Settings):
         participants, asked = self.participants, self.participation
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
-        if self.once and 0 < self.clients < self.rounds:
-            raise ValueError(
-                f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
-                "each round needs clients that have not answered"
-            )
+        self._check_passes()
         if participants is not None and 0 < self.clients < participants:
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
@@ -228,7 +232,8 @@ class RunConfig(Settings):
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
-        rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
+        each = min(clients, max(10, min(100, clients // 101))) // self.passes
+        rounds = self.rounds or max(1, each) * self.passes
         return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
 
     @property
@@ -237,10 +242,35 @@ class RunConfig(Settings):
         declared = self.label or self.owner or self.ranges or self.categories
         return bool(declared) or self.dataset.endswith(".csv")
 
+    def _check_passes(self) -> None:
+        """Raise ValueError unless each pass has as many rounds as the others, and clients for each round."""
+        asked = f"reports = {self.reports}"
+        if self.visits not in (0, 1, self.reports) or (self.visits and not self.once):
+            raise ValueError(f"visits = {self.visits} with {asked} must be 1 (all in one round) or 0")
+        if self.reports > 1 and not self.once:
+            raise ValueError(f"{asked} needs participation = 'once', not {self.participation!r}")
+        if self.engine == "flower" and self.reports > self.passes:
+            raise ValueError("visits = 1: engine = 'flower' asks a node for one report in a round")
+        if self.once and self.rounds % self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds} cannot be cut into {self.passes} passes of one length, one for each "
+                f"of reports = {self.reports}: a multiple of {self.passes} can"
+            )
+        if self.once and 0 < self.clients < self.rounds // self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds} in {self.passes} passes is more than clients = {self.clients}: with "
+                "participation = 'once' each round needs clients that have not answered in the pass"
+            )
+
     @property
     def once(self) -> bool:
-        """Whether each client takes part in at most one round."""
+        """Whether each client takes part in at most one round of a pass, in a slot that does not name it."""
         return self.participation == "once"
+
+    @property
+    def passes(self) -> int:
+        """How often all clients are gone through, each time in another order."""
+        return 1 if self.visits == 1 else self.reports
 
     @property
     def participants(self) -> int | None:
@@ -248,7 +278,7 @@ class RunConfig(Settings):
         if self.participation == "all":
             return None
         if self.once:
-            return self.clients // max(1, self.rounds)
+            return self.clients // max(1, self.rounds // self.passes)
         if not self.participation.isdecimal() or int(self.participation) < 1:
             asked = f"participation = {self.participation!r}"
             raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
@@ -256,12 +286,12 @@ class RunConfig(Settings):
 
     @property
     def asked(self) -> int:
-        """Clients in a round."""
-        return self.participants or self.clients
+        """Reports of a round: one of each client in it, or all of them in one visit."""
+        return (self.participants or self.clients) * (self.reports // self.passes)
 
     @property
-    def visits(self) -> float:
-        """Reports of a client in all rounds, on average."""
+    def average_reports(self) -> float:
+        """Reports of a client that build on each other, on average: none do in secret slots."""
         return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
 
     @property
@@ -302,6 +332,10 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    if "reports" in values:
+        values = {"participation": "once", **values}
+        if values["reports"] > 1 and values["participation"] == "all":
+            raise ValueError(f"reports = {values['reports']} needs participation = 'once', not 'all'")
     if RunConfig(**values).is_table:
         loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
         usual = {"model": "linear", "scheme": "auto", "participation": "once", "loss": loss}

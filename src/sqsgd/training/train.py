@@ -200,8 +200,10 @@ class Run:
                 f"ledgers = {kept!r} is in {self.folder}, where results go: a ledger says in which round its "
                 "user reported, which is a secret here; choose a folder elsewhere"
             )
+        if config.reports > 1 and (ledgers := _ledgers(config, self.scheme)):
+            ledgers.check(config.clients)
         if config.once and self.order is None:
-            order = orders.secret_order(config.clients, config.asked)
+            order = orders.secret_order(*_sizes(config), **_passes(config))
             run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
@@ -292,15 +294,19 @@ class Run:
 
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        told = ("dataset", "model", "loss", "features", "participation", "clients")
+        told = ("dataset", "model", "loss", "features", "participation", "clients", "reports", "visits")
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
             "protects": "row" if config.is_table and not config.owner else "client",
         }
         if config.once:
-            about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
-        return summarise(lines, self.scheme, self.settings, once=config.once, **about)
+            each: dict[str, Any] = {"reports": config.reports, "seeded": not config.secure}
+            each |= {"one_visit": config.participants} if config.reports > config.passes else {}
+            about |= about_once(self.scheme, "run", lines, **each)
+        return summarise(
+            lines, self.scheme, self.settings, reports=config.reports if config.once else 0, **about
+        )
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
@@ -311,8 +317,18 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
     config, scheme, settings = fitted(config, problem.dim)
     order = None
     if config.once and not config.secure:
-        order = orders.seeded_order(config.clients, config.asked, config.seed)
+        order = orders.seeded_order(*_sizes(config), config.seed, **_passes(config))
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
+
+
+def _sizes(config: RunConfig) -> tuple[int, int]:
+    return config.clients, config.participants or config.clients
+
+
+def _passes(config: RunConfig) -> dict[str, Any]:
+    """What an order needs to know about the passes of a run."""
+    one_visit = config.reports > config.passes
+    return {"rounds": config.rounds // config.passes, "reports": config.reports, "one_visit": one_visit}
 
 
 def check_parts(config: RunConfig) -> None:
@@ -328,7 +344,7 @@ def check_parts(config: RunConfig) -> None:
 
 def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
     """The complete configuration, the scheme, and the configuration with bound and rate decided."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.average_reports, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -349,12 +365,12 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
             f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is private in real arithmetic only, "
             "which ledgers do not certify; choose another scheme, or omit ledgers"
         )
-    cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    cap = total(scheme.privacy.epsilon, config.reports if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
 def _once_rule(config: RunConfig) -> str:
-    """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
+    """The rule for rates where clients answer in slots for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
@@ -368,9 +384,9 @@ def _once_rule(config: RunConfig) -> str:
 
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.average_reports, once=config.once)
     if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients)
+        found = planner.once_outlook(scheme, config.clients * config.reports)
     else:
         found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""

@@ -293,7 +293,7 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     whole |= {"participation": "once", "clients": study.users}
     origin = {"study": study.id, "admission": admission(study), "refusals": refusals(database)}
     known = {"held_out": "nothing: the service has no data", "noise": "secure", **origin, **whole}
-    summary = summarise(lines, study.made_scheme, study, once=True, **known, **guarantee(study, lines))
+    summary = summarise(lines, study.made_scheme, study, reports=1, **known, **guarantee(study, lines))
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
