@@ -175,3 +175,19 @@ def test_one_of_both_is_asked_for():
     for both in ({}, {"epsilon": 4.0, "central": 0.2}):
         with pytest.raises(ValueError, match="either epsilon"):
             plan_once(**BUDGET, **both)
+
+
+def test_linked_reports_count_as_one():
+    """Of a larger local ε, for which only the generic bound holds, or else the local total."""
+    apart = central_guarantee(index(0.5), 60000, 1e-6, reports=4)
+    linked = central_guarantee(index(0.5), 60000, 1e-6, reports=4, linked="one order for all passes")
+    assert (apart.local_epsilon, linked.local_epsilon, linked.bound) == (2.0, 2.0, "generic")
+    assert apart.epsilon < linked.epsilon == pytest.approx(0.0594, rel=0.01)
+    assert any("count as one: one order for all passes" in text for text in linked.assumptions)
+    assert "all 4 reports of a user" in linked.sentence
+    assert central_guarantee(index(8.0), 60000, 1e-6, reports=9, linked="tickets").bound == "local"
+
+
+def test_some_report_is_needed():
+    with pytest.raises(ValueError, match="reports = 0"):
+        central_guarantee(index(4.0), 100, 1e-6, reports=0)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from sqsgd._internal import checks
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import four_digits, total
 from sqsgd.core import Scheme
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.privacy.planner import automatic_scheme, once_outlook
 from sqsgd.schemes import make_scheme
 
 Order = Literal["run", "round"]
+Bound = Literal["blanket", "generic", "local"]
 MOST_USERS, MOST_COUNTED = 2**53, 10**9  # more users hide better; the bound is computed for at most so many
 _MOST_LOCAL = 64.0  # no number of users that is counted lowers a larger ε
+MOST_REPORTS = 10**6  # of a user
 _LEAST_DELTA = 1e-100  # smaller ones count as zero
 LEAST = 0.01  # the least local ε that schemes accept
 
@@ -33,15 +36,21 @@ class CentralGuarantee:
     users: int
     """Those who are counted: neither drop-outs nor colluding users."""
     order: Order
-    bound: Literal["blanket", "generic", "local"]
+    bound: Bound
     """The mechanism's own bound, that for all mechanisms, or none: then ``epsilon`` is the local one."""
     local_epsilon: float
+    """Of all reports of a user together."""
     assumptions: tuple[str, ...]
+    reports: int = 1
+    """Of each user."""
+    linked: str = ""
+    """Why the reports of a user can be linked to each other; empty if they cannot."""
 
     @property
     def sentence(self) -> str:
         """The guarantee in a sentence, with ε rounded up."""
-        local = f"local {self.local_epsilon:g} against everyone"
+        reports = f" for all {self.reports:,} reports of a user" * (self.reports > 1)
+        local = f"local {self.local_epsilon:g}{reports} against everyone"
         users = f"{self.users:,} users{' of a round' * (self.order == 'round')}"
         if self.bound == "local":
             return f"{local}; for {users} nothing smaller is certified"
@@ -61,10 +70,15 @@ def central_guarantee(
     users: int,
     delta: float,
     order: Order = "run",
+    reports: int = 1,
     dropouts: int = 0,
     colluding: int = 0,
+    *,
+    linked: str = "",
 ) -> CentralGuarantee:
-    """The central guarantee of reports of ``scheme``, one per user, whose order is uniform and secret.
+    """The central guarantee of reports of ``scheme`` whose order is uniform and secret.
+
+    Each user sends ``reports`` of them, each in a new order that is independent of the others.
 
     It is the smaller of two bounds, for mechanisms with two densities and for all, and at most the local ε:
     docs/proofs/shuffled-reports.md.
@@ -74,8 +88,12 @@ def central_guarantee(
         users: The number of reports in the secret order; for rounds, in the smallest round.
         delta: The δ of the guarantee, below 1.
         order: Which reports are in it: all of the ``"run"``, or, if rounds are known, of a ``"round"``.
+        reports: The number of reports of each user: one in each of as many passes through all users, or,
+            with the order of a ``"round"``, also all of them in the round in which the user takes part.
         dropouts: The most users who may not answer, for reasons other than their data and slot; not counted.
         colluding: Users who tell the attacker their slots and reports; not counted either.
+        linked: Why the reports of a user can be linked to each other, such as "one order for all passes" or
+            "one connection"; they then count as one report of a larger local ε. Empty if they cannot.
 
     Returns:
         The guarantee with the least certified ε, and its assumptions.
@@ -98,13 +116,17 @@ def central_guarantee(
     ('blanket', 0.138, 4.0)
     """
     counted, delta = _checked(scheme, users, delta, order, dropouts, colluding)
-    epsilon = local = scheme.privacy.epsilon
-    bound: Literal["blanket", "generic", "local"] = "local"
-    for name, candidate in _bounds(scheme, counted, delta):
-        # One evaluation tells whether the second bound can be smaller.
-        if bound == "local" or candidate.holds(epsilon):
-            found = candidate.epsilon(epsilon)
-            epsilon, bound = (found, name) if found < epsilon else (epsilon, bound)
+    reports = checks.integer("reports", reports, 1, MOST_REPORTS)
+    local = total(scheme.privacy.epsilon, reports)
+    if reports == 1:
+        epsilon, bound = _least(_bounds(scheme, counted, delta), local)
+    elif linked:
+        epsilon, bound = _least(_generic(local, counted, delta), local)
+    else:
+        epsilon, bound = _least(
+            _bounds(scheme, counted, math.nextafter(delta / reports, 0.0)), scheme.privacy.epsilon
+        )
+        epsilon = total(epsilon, reports)
     return CentralGuarantee(
         epsilon=epsilon,
         delta=delta,
@@ -112,18 +134,35 @@ def central_guarantee(
         order=order,
         bound=bound,
         local_epsilon=local,
-        assumptions=tuple(_assumptions(scheme, counted, order, dropouts, colluding)),
+        assumptions=tuple(_assumptions(scheme, counted, order, reports, linked, dropouts, colluding)),
+        reports=reports,
+        linked=linked if reports > 1 else "",
     )
 
 
-def _bounds(
-    scheme: Scheme, users: int, delta: float
-) -> Iterator[tuple[Literal["blanket", "generic"], BlanketBound]]:
+def _least(bounds: Iterable[tuple[Bound, BlanketBound]], local: float) -> tuple[float, Bound]:
+    """The least ε of the bounds and of the local ε, and its name."""
+    epsilon = local
+    bound: Bound = "local"
+    for name, candidate in bounds:
+        # One evaluation tells whether the second bound can be smaller.
+        if bound == "local" or candidate.holds(epsilon):
+            found = candidate.epsilon(epsilon)
+            epsilon, bound = (found, name) if found < epsilon else (epsilon, bound)
+    return epsilon, bound
+
+
+def _bounds(scheme: Scheme, users: int, delta: float) -> Iterator[tuple[Bound, BlanketBound]]:
     """The bounds that apply, the likely smaller one first; none where neither δ nor other users help."""
-    local = scheme.privacy.epsilon
+    generic = list(_generic(scheme.privacy.epsilon, users, delta))
+    if generic and scheme.mechanism.traits.blanket:
+        yield "blanket", blanket_bound(scheme.mechanism.traits.blanket, users, delta)
+    yield from generic
+
+
+def _generic(local: float, users: int, delta: float) -> Iterator[tuple[Bound, BlanketBound]]:
+    """The bound for every mechanism of a local ε, if it is not vain."""
     if users > 1 and delta >= _LEAST_DELTA and local <= _MOST_LOCAL:
-        if scheme.mechanism.traits.blanket:
-            yield "blanket", blanket_bound(scheme.mechanism.traits.blanket, users, delta)
         yield "generic", generic_bound(local, users, delta)
 
 
@@ -156,10 +195,18 @@ def _checked(
     return min(users - dropouts - colluding, MOST_COUNTED), delta
 
 
-def _assumptions(scheme: Scheme, users: int, order: Order, dropouts: int, colluding: int) -> Iterator[str]:
+def _assumptions(
+    scheme: Scheme, users: int, order: Order, reports: int, linked: str, dropouts: int, colluding: int
+) -> Iterator[str]:
     where = {"run": "over the whole run", "round": "within each round"}[order]
     answers = f"at most {dropouts:,} do not answer" if dropouts else f"{users:,} or more do"
-    yield "each user sends one report in all"
+    if reports == 1:
+        yield "each user sends one report in all"
+    elif linked:
+        yield f"each user sends at most {reports:,} reports in all, which count as one: {linked}"
+    else:
+        yield f"each user sends at most {reports:,} reports in all"
+        yield "each of them has an order of its own, independent of the others; nothing links two of them"
     yield f"the order of {users:,} users or more {where} is uniform, independent of their data, and secret"
     yield "tasks, seeds and messages depend on the round and the slot, never on who fills the slot"
     yield "those who know the order or receive reports by user reveal neither; against them ε is local"
