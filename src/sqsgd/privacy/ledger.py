@@ -325,8 +325,8 @@ class Ledgers:
         for path in filter(Path.exists, map(self._path, range(clients))):
             if (left := Ledger(path).left) < Fraction(self.max_epsilon):
                 raise ValueError(
-                    f"the reports of a client cost epsilon {self.max_epsilon!r} in all, and its ledger {path} "
-                    f"has {rounded_down(left)!r} left: nothing was paid"
+                    f"the reports of a client cost epsilon {self.max_epsilon!r} in all, and its ledger has "
+                    f"{rounded_down(left)!r} left ({path}): nothing was paid"
                 )
 
     def _path(self, client: int) -> Path:

@@ -31,7 +31,7 @@ _KEPT = ("users", "per_round", "rounds", "reports", "one_visit")
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """``reports`` permutations of the users, cut into rounds of ``per_round`` users; the last may get no slot.
+    """``reports`` permutations of the users, cut into rounds of ``per_round``; the last may get no slot.
 
     Each permutation has its own key. Each user has 128 bits of the key's keystream (AES-256); in the order of
     these bits users fill the slots. Two of n are equal with probability below n² / 2^129.
@@ -52,7 +52,7 @@ class Order:
     """Of a pass; 0: as many as there are users for."""
     reports: int = 1
     one_visit: bool = False
-    """Users report ``reports`` times in one round, each time in another order, instead of in as many passes."""
+    """Users report ``reports`` times in one round, each time in another order, not in as many passes."""
     key: bytes = field(repr=False)
     """The keys, one after the other."""
     seeded: bool

@@ -123,7 +123,7 @@ class Settings:
         return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` reports in a round.
+        """The settings with everything decided, by the rules of ``rates.py``, for so many reports a round.
 
         ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
         """
@@ -164,7 +164,7 @@ class RunConfig(Settings):
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     rounds: int = 0
-    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one per pass."""
+    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one a pass."""
     dataset: str = "mnist5k"
     """A built-in one, package.module:factory, or the path of a .csv file."""
     label: str = ""

@@ -73,6 +73,7 @@ def summarise(
     values = {
         **settings.about,
         **about,
+        **({"reports": reports} if reports else {}),
         "dim": scheme.dim,
         "rounds": len(lines),
         "accuracy": last.get("accuracy"),
@@ -139,7 +140,7 @@ def about_once(
     counts = [int(line["clients"]) for line in lines]
     if one_visit is None:
         passes = np.array_split(counts, reports)
-        users, gaps = min(int(each.sum()) for each in passes), slots is not None and sum(counts) < slots
+        users, gaps = min(int(sum(each)) for each in passes), slots is not None and sum(counts) < slots
     else:  # all reports that are missing may be of one part of the round
         order, gaps = "round", False
         counts = [max(0, count - (reports - 1) * one_visit) for count in counts if count]

@@ -294,7 +294,7 @@ class Run:
 
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        told = ("dataset", "model", "loss", "features", "participation", "clients", "reports", "visits")
+        told = ("dataset", "model", "loss", "features", "participation", "clients", "visits")
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
@@ -304,9 +304,8 @@ class Run:
             each: dict[str, Any] = {"reports": config.reports, "seeded": not config.secure}
             each |= {"one_visit": config.participants} if config.reports > config.passes else {}
             about |= about_once(self.scheme, "run", lines, **each)
-        return summarise(
-            lines, self.scheme, self.settings, reports=config.reports if config.once else 0, **about
-        )
+        reports = config.reports if config.once else 0
+        return summarise(lines, self.scheme, self.settings, reports=reports, **about)
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
