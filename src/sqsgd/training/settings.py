@@ -232,8 +232,7 @@ class RunConfig(Settings):
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
-        each = min(clients, max(10, min(100, clients // 101))) // self.passes
-        rounds = self.rounds or max(1, each) * self.passes
+        rounds = self.rounds or max(1, usual_rounds(clients) // self.passes) * self.passes
         return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
 
     @property
@@ -298,6 +297,11 @@ class RunConfig(Settings):
     def unrepeatable(self) -> bool:
         """Whether a round cannot be repeated: its noise would differ, or its clients would refuse."""
         return self.engine == "local" and (self.secure or bool(self.ledgers))
+
+
+def usual_rounds(clients: int) -> int:
+    """Of a run in which each client reports once: over 100 clients are in a round if they can."""
+    return min(clients, max(10, min(100, clients // 101)))
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
