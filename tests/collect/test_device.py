@@ -1,5 +1,6 @@
 """``sqsgd.Device``: against a real service, and against servers that change their answers between visits."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -140,6 +141,36 @@ def test_a_second_slot_gets_no_second_report(tmp_path, name):
     visit(made)
     assert server.reports[0] == server.reports[1]
     assert float(made.ledger.spent) == 4.0
+
+
+CHANGES = {
+    "study": {
+        "study": "study-2", "scheme": "fedsgd", "dim": 8, "asked_epsilon": 0.01, "bytes": 32,
+        "options": {"nearest": 3}, "fingerprint": "00000000",
+    },
+    "task": {"round": 4, "client": 8, "seed": 6, "dim": 8, "bound": 2.0, "clip": 1.0},
+    "__dict__": {"model": "/another", "weights": np.ones(DIM, "<f4")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("away", ["/join", "/model", "/report", "nothing"])
+@pytest.mark.parametrize(
+    ("place", "field"), [(place, field) for place in CHANGES for field in CHANGES[place]]
+)
+def test_whatever_changes_between_visits_no_report_leaves_unpaid(tmp_path, place, field, away):
+    """Three visits, of which the second meets a change: each message has its entry in the ledger."""
+    server = Server()
+    made, answers = device(tmp_path, server), getattr(server, place)
+    server.failing, before = {away}, answers[field]
+    for value in (before, CHANGES[place][field], before):
+        answers[field] = value
+        with contextlib.suppress(StudyRefused, ServiceRefused):
+            visit(made)
+        server.failing = set()
+    sent, entries = {body for _, body in server.reports}, made.ledger.entries
+    assert 1 <= len(sent) == len(entries) <= 1 + (field == "study")
+    assert {entry.epsilon for entry in entries} == {4.0}
+    assert {len(body) for body in sent} == {make_scheme("privunit-index", dim=DIM, epsilon=4.0).bits // 8}
 
 
 @pytest.mark.parametrize("wrong", ["raises", "infinite", "short"])

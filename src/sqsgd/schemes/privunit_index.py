@@ -97,7 +97,9 @@ def best_nearest(dim: int, epsilon: float) -> int:
 def privunit_index(
     dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | None = None
 ) -> Scheme:
-    """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all.
+    """Sends the index of one vertex of a rotated cross-polytope: two bytes, for a single-digit ε.
+
+    log2(2 dim) bits in all.
 
     Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits.
     """

@@ -104,7 +104,7 @@ def sqsgd(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Send the rotated direction of a block of coordinates, and keep the rest as a residual.
+    """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
     """
@@ -124,7 +124,7 @@ def sqsgd(
 
 @wraps(sqsgd, assigned=())  # the same options
 def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Scheme:
-    """For clients without state: the rotated direction of the whole vector; nothing is kept for later.
+    """As sqsgd, about the whole vector, for clients that keep nothing between reports.
 
     Options as in ``sqsgd``. Sparse codes choose among all coordinates; signs and levels are of a sample.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
-from sqsgd.privacy.certificate import Order, central_guarantee
+from sqsgd.privacy.certificate import Order, central_guarantee, document
 from sqsgd.training.settings import Settings
 
 DELTA = 1e-6  # of the central guarantee in summaries
@@ -182,6 +183,18 @@ def _central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: 
         "central_assumptions": list(found.assumptions),
         "central_note": found.sentence + (would if seeded else ""),
     }
+
+
+def certificate(scheme: Scheme, summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The document of a summary's central guarantee; None if it has none."""
+    if summary.get("central_epsilon") is None:
+        return None
+    users, order = summary["central_users"], summary["central_order"]
+    found = central_guarantee(scheme, users, summary["central_delta"], order, summary["reports"])
+    if summary["order_seeded"]:
+        seeded = "orders and noise are secret: those of this run, a simulation, came from a public seed"
+        found = dataclasses.replace(found, assumptions=(*found.assumptions, seeded))
+    return document(found, scheme)
 
 
 FEWEST = 3  # values with an interval: the one of two is so wide (t = 12.7) that it misleads

@@ -29,7 +29,7 @@ from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _AT_ONCE = 4096  # reports read at a time
@@ -311,7 +311,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
             folder.save(last, about)
             shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
             model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            folder.finish(model.sent(last.weights), summary)
+            made = certificate(study.made_scheme, summary)
+            folder.finish(model.sent(last.weights), summary, made)
     return summary
 
 

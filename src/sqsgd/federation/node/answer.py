@@ -47,8 +47,8 @@ class Kept:
     def to_bytes(self) -> bytes:
         """A checksum, one line of JSON, and the residual."""
         shape = None if self.residual is None else self.residual.shape
-        about = {"request": self.request.to_fields(), "payload": self.payload.hex(), "residual": shape}
-        about["answered"] = self.answered
+        about: dict[str, Any] = {"request": self.request.to_fields(), "payload": self.payload.hex()}
+        about |= {"residual": shape, "answered": self.answered}
         residual = b"" if self.residual is None else self.residual.tobytes()
         content = json.dumps(about).encode() + b"\n" + residual
         return hashlib.blake2b(content, digest_size=32).digest() + content
@@ -123,7 +123,7 @@ class FolderState:
             oldest.unlink()
 
     def open_ledger(self, policy: Policy) -> Ledger:
-        """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
+        """The node's ledger, created at first use unless required."""
         path = self.folder / "ledger"
         if not path.exists():
             if policy.require_ledger:
@@ -134,18 +134,17 @@ class FolderState:
                 )
             with contextlib.suppress(FileExistsError):  # another process created it first
                 return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
-        ledger = Ledger(path, witness=policy.witness)
-        if policy.max_epsilon < ledger.max_epsilon:
-            ledger.lower_cap(policy.max_epsilon)
-        return ledger
+        return Ledger(path, witness=policy.witness)
 
     def pay(self, scheme: Scheme, request: Request) -> None:
         if self._policy is None:
             return
-        ledger, whole = self.open_ledger(self._policy), total(scheme.privacy.epsilon, request.reports)
-        if request.reports > 1 and Fraction(whole) > ledger.left and self.read(request.name) is None:
-            raise BudgetSpent(ledger.path, Fraction(whole), ledger.spent, Fraction(ledger.max_epsilon))
-        ledger.spend_for(scheme, request.task, name=request.name)
+        ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
+        whole, cap = Fraction(total(scheme.privacy.epsilon, request.reports)), Fraction(most)
+        left = min(ledger.left, cap - ledger.spent)
+        if request.reports > 1 and whole > left and self.read(request.name) is None:
+            raise BudgetSpent(ledger.path, whole, ledger.spent, min(cap, ledger.spent + left))
+        ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
 
 
 @dataclass(frozen=True, kw_only=True)

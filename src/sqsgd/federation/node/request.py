@@ -34,6 +34,10 @@ class MalformedRequest(ValueError):
     """A request that no sqsgd server sends."""
 
 
+class NotAsked(MalformedRequest):
+    """A message without a request: the server's side of the app does not use sqsgd."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What the server asks of one node in one round. All of it is public, and none of it is trusted."""
@@ -63,9 +67,8 @@ class Request:
     def identity(self) -> str:
         """A digest of everything that a report depends on: equal requests may have equal answers."""
         scheme = (self.scheme, self.fingerprint, self.alpha, self.beta)
-        content = (
-            self.task.binding + repr((self.name, *scheme, self.model, self.by_slot, self.reports)).encode()
-        )
+        asked = (self.model, self.by_slot, self.reports)
+        content = self.task.binding + repr((self.name, *scheme, *asked)).encode()
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
     def to_fields(self) -> dict[str, Any]:
