@@ -62,7 +62,7 @@ def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round():
     order = secret_order(12, 3, rounds=4, reports=2)
     found = slots_of(order, 8)
     for part in (found[:4], found[4:]):
-        assert sorted(sum(part, [])) == list(range(12))
+        assert sorted(user for round in part for user in round) == list(range(12))
     assert found[:4] != found[4:]
     assert [order.sent(round) for round in range(8)] == [1] * 4 + [2] * 4
     with pytest.raises(ValueError, match="round 8 needs 3 users who have not reported"):

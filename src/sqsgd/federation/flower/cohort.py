@@ -64,8 +64,8 @@ class NodeOrder:
     * No node is asked in two rounds of a pass, even if the server is killed in between:
       tests/flower/test_once.py::test_each_node_is_asked_once_and_then_nobody_is_left,
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
-    * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely;
-      those of passes are independent: tests/flower/test_passes.py::test_each_pass_has_an_order_of_its_own.
+    * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely. Those of
+      passes are independent: tests/flower/test_several_passes.py::test_each_pass_has_an_order_of_its_own.
     * Neither results nor requests tell which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
