@@ -28,7 +28,7 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.training.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.training.settings import RunConfig
-from sqsgd.training.train import TrainedRun, train
+from sqsgd.training.train import TrainedRun, run, train
 
 __version__ = "0.1.0"
 
@@ -59,6 +59,7 @@ __all__ = [
     "make_scheme",
     "plan",
     "reconstruction_bound",
+    "run",
     "secure_rng",
     "seeded_rng",
     "train",

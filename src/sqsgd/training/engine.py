@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
 
+_LOG = logging.getLogger("sqsgd")
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
@@ -162,6 +164,8 @@ class _Clients:
             # In one visit a user pays for several reports of the round: each has a name.
             part = 0 if engine.order is None else number // engine.order.per_round
             name = f"seed {task.seed}, report {part + 1}" if part else ""
+            if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
+                _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user, name=name):
                 seed = noise_seed(settings.seed, state.round, number)
                 yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)
