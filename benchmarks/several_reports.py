@@ -35,7 +35,7 @@ TRUSTED = (
     ("fashion-mnist", "soft-hog", 0.25, (0.608,)),
     ("mnist", "soft-hog:0.7+font-digits:0.7", 0.12, (0.3,)),
 )
-ROUNDS, RATES = 40, (50.0, 100.0, 200.0, 400.0, 800.0)
+ROUNDS, RATES = 40, (200.0, 400.0, 800.0, 1600.0, 3200.0)
 Rows = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 

@@ -160,7 +160,7 @@ def test_after_a_crash_the_passes_go_on_in_the_same_orders(tmp_path):
     [
         ({"reports": 0}, "reports = 0 must be .* 1 to 10000"),
         ({"reports": 3}, "rounds = 4 cannot be cut into 3 passes of one length"),
-        ({"reports": 2, "rounds": 200}, "rounds = 200 in 2 passes is more than clients = 40"),
+        ({"reports": 2, "rounds": 200}, "rounds = 100 is more than clients = 40"),
         ({"reports": 2, "participation": "5"}, "reports = 2 needs participation = 'once', not '5'"),
         ({"reports": 2, "participation": "all"}, "reports = 2 needs participation = 'once', not 'all'"),
         ({"reports": 2, "visits": 3}, "visits = 3 with reports = 2 must be 1"),

@@ -275,8 +275,8 @@ class RunConfig(Settings):
             )
         if self.once and 0 < self.clients < self.rounds // self.passes:
             raise ValueError(
-                f"rounds = {self.rounds} in {self.passes} passes is more than clients = {self.clients}: with "
-                "participation = 'once' each round needs clients that have not answered in the pass"
+                f"rounds = {self.rounds // self.passes} is more than clients = {self.clients}: with "
+                "participation = 'once' each round of a pass needs clients that have not answered in it"
             )
 
     @property
