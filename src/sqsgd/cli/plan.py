@@ -48,6 +48,8 @@ def plan(
         int, typer.Option(help="With --central: 1: all reports in one round of --clients users.", max=1)
     ] = 0,
     svg: Annotated[Path | None, typer.Option(help="With --central: a file for the chart.")] = None,
+    records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
+    silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
     details: Annotated[
         bool, typer.Option("--details", help="Also show parameters, other schemes, sizes and bounds.")
     ] = False,
@@ -56,13 +58,19 @@ def plan(
     """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
 
     With --once, each user sends one report; the plan then has the local and the central guarantee. With
-    --central alone, it finds the number of reports per user, and their epsilon, with the least error.
+    --central alone, it finds the number of reports per user, and their epsilon, with the least error. With
+    --records, it is what a budget per record buys in a federation of silos.
     """
     from sqsgd.privacy.planner import frontier
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
+    if records:
+        _show_records(as_json, {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, **typed})
+        return
     for name in typed:
+        if name == "silos":
+            raise ValueError(f"silos = {silos!r} needs --records")
         if not once and central is None and name in _SEVERAL:
             raise ValueError(f"{name} = {typed[name]!r} needs --central" + " or --once" * (name in _ONCE))
         if name in _OTHERS and (once or central is not None) and not (name == "clients" and visits):
@@ -232,6 +240,36 @@ def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
         y_title="error of the mean", caption="", points=points, groups=[group], log_x=True, log_y=True,
     )  # fmt: skip
     write_charts([chart], svg.parent, "svg")
+
+
+def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
+    from sqsgd.privacy.record_plan import record_plan
+
+    known = {"dim", "records", "silos", "epsilon", "delta", "rounds", "bytes"}
+    if wrong := sorted(typed.keys() - known - {"as_json"}):
+        raise ValueError(f"{wrong[0]} = {typed[wrong[0]]!r} has no meaning with --records")
+    chosen = record_plan(**{"silos": 10, **{name: typed[name] for name in known & typed.keys()}})
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    options = f"--scheme sqsgd-record --epsilon {chosen.epsilon:g} --delta {chosen.delta:g}"
+    best = chosen.batchings[0]
+    sampling = f"--rounds {chosen.rounds} --sampling {best.share:g}"
+    guarantee = f"the whole run is ({chosen.epsilon:g}, {chosen.delta:g}) for each record, against the server"
+    typer.echo(wrapped(f"take {options} {sampling}: {guarantee}\n", 5))
+    each = f"{chosen.records:,} records in {chosen.silos:,} silos, {chosen.rounds:,} rounds"
+    size = f"{chosen.message_bytes:,} per silo and round, {chosen.bits:.3g} bits for each of {chosen.dim:,}"
+    print_fields([("federation", each), ("bytes", size)], 19)
+    typer.echo("\nNoise of a coordinate, over the norm that records are clipped to")
+    print_table(
+        ("batches", "share", "of a silo's sum", "of the mean", "trusted server", "secure aggregation"),
+        [
+            [way.name, f"{way.share:.3g}", f"{way.deviation:.4g}"]
+            + [f"{number:.3g}" for number in (way.error, way.trusted, way.trusted)]
+            for way in chosen.batchings
+        ],
+    )
+    _print_list("Warnings", chosen.warnings)
 
 
 def _show_once(as_json: bool, details: bool, **budget: Any) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import total
 from sqsgd.core import Indices, Scheme
 from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task, Tasks
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.training.algorithm import Reports, diverged, round_step, server_step, task_for
 from sqsgd.training.order import Order
@@ -93,7 +93,7 @@ class Engine:
         numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
         clients = _Clients(self, state, users, numbers)
         stateless = not scheme.residual and self.ledgers is None
-        many = stateless and (self.settings.secure or users.size > _FEW)
+        many = stateless and not scheme.sums_records and (self.settings.secure or users.size > _FEW)
         if many and hasattr(self.problem, "gradient_rows"):
             parts = (scheme, self.settings, state, clients.reports())
             after, record = server_step(*parts, paid=paid, workers=self.workers)
@@ -114,7 +114,7 @@ class Engine:
         """The record with the total of a user who reports by slots, whom no state counts."""
         if self.order is None:
             return record
-        return replace(record, epsilon_total=total(record.epsilon, self.order.sent(record.round)))
+        return replace(record, epsilon_total=spent(self.scheme.privacy, self.order.sent(record.round)))
 
 
 @dataclass
@@ -151,29 +151,41 @@ class _Clients:
             self.seconds_encode += time.perf_counter() - computed
             yield tasks, messages, None
 
+    def _rng(self, number: int) -> Rng:
+        settings = self.engine.settings
+        if settings.secure:
+            return secure_rng()
+        return seeded_rng(noise_seed(settings.seed, self.state.round, number))
+
     def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng]]:
         """Task, gradient and noise of the clients whose ledgers allow a report."""
         engine, state, settings = self.engine, self.state, self.engine.settings
-        gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
+        asked = [
+            (user, task_for(number, settings, state), self._rng(number))
+            for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True)
+        ]
+        problem: Any = engine.problem
+        if engine.scheme.sums_records:
+            gradients = problem.record_sums(state.weights, engine.scheme, asked, normalise=settings.normalise)
+        else:
+            gradients = problem.gradients(state.weights, state.round, self.users.tolist())
         started = time.perf_counter()
-        for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True):
+        for user, task, rng in asked:
             loss, gradient = next(gradients)
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
-            task = task_for(number, settings, state)
             # In one visit a user pays for several reports of the round: each has a name.
-            part = 0 if engine.order is None else number // engine.order.per_round
+            part = 0 if engine.order is None else task.client // engine.order.per_round
             name = f"seed {task.seed}, report {part + 1}" if part else ""
             if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
                 _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user, name=name):
-                seed = noise_seed(settings.seed, state.round, number)
-                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)
-                self.losses.append(np.array([loss]))
+                yield task, gradient, rng
+                self.losses.append(np.atleast_1d(loss))
             else:
                 self.refused += 1
             started = time.perf_counter()
             self.seconds_encode += started - computed
-        if not self.losses:
+        if not self.losses and self.refused:
             who = f"all {self.refused:,} clients refused"
             raise ValueError(f"round {state.round}: {who}, their budgets are spent")

@@ -143,7 +143,8 @@ class FolderState:
         whole, cap = Fraction(total(scheme.privacy.epsilon, request.reports)), Fraction(most)
         left = min(ledger.left, cap - ledger.spent)
         if request.reports > 1 and whole > left and self.read(request.name) is None:
-            raise BudgetSpent(ledger.path, whole, ledger.spent, min(cap, ledger.spent + left))
+            spent = ledger.spent
+            raise BudgetSpent(ledger.path, whole, spent, min(cap, spent + left), "epsilon")
         ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
 
 
