@@ -60,7 +60,7 @@ class FederationSettings(Settings):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
     def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
-        """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named."""
+        """The scheme for a model of ``dim`` weights; ``once``: nodes report by slot, and are not named."""
         budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
         name = self.scheme
         if name == "auto" and self.sends == "delta":
@@ -97,11 +97,12 @@ class FederationSettings(Settings):
 
 
 def make_request(
-    scheme: Scheme, settings: Settings, task: Task, name: str, model: str, *, by_slot: bool = False
+    scheme: Scheme, settings: Settings, task: Task, name: str, model: str, **slots: Any
 ) -> Request:
+    """The request for a task; ``slots``: fields of ``Request`` where nodes are asked by slot."""
     same: dict[str, Any] = {"scheme": scheme.name, "fingerprint": scheme.fingerprint}
     same |= {key: getattr(settings, key) for key in ("epsilon", "bytes", "options", "alpha", "beta")}
-    return Request(name=name, task=task, model=model, by_slot=by_slot, **same)
+    return Request(name=name, task=task, model=model, **slots, **same)
 
 
 def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
