@@ -330,7 +330,7 @@ def check_parts(config: RunConfig) -> None:
 
 def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
     """The complete configuration, the scheme, and the configuration with bound and rate decided."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.visits, apart=config.apart, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -370,7 +370,7 @@ def _once_rule(config: RunConfig) -> str:
 
 def outlook(config: RunConfig, dim: int) -> str:
     """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    scheme = config.make_scheme(dim, visits=config.visits, apart=config.apart, once=config.once)
     if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
