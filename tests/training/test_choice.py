@@ -1,15 +1,15 @@
 """``scheme = "auto"``, the default: one choice for trainings, plans and federations."""
 
-from pathlib import Path
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from quadratic import Quadratic, after
 
 from sqsgd import RunConfig, make_scheme, plan, seeded_rng
 from sqsgd.core.task import Task
 from sqsgd.federation.node.server import FederationSettings
-from sqsgd.training import initial_state, run
-from sqsgd.training import train as runner
 from sqsgd.training.algorithm import client_step
 
 DIM = 119850
@@ -76,9 +76,27 @@ def test_a_report_is_about_the_average():
         assert message == scheme.encode(expected, task, seeded_rng(round))
 
 
-def accuracy(config: RunConfig) -> float:
-    made = runner.prepare(config, Path("a folder that is never made"))
-    state = initial_state(made.problem.initial(), made.settings)
-    for _, after in run(made.problem, made.scheme, made.settings, state, config.rounds):
-        state = after
-    return made.problem.evaluate(state.weights)[0]
+class NoisyBatches(Quadratic):
+    """Ten clients with one optimum, whose batches are noisier than the gradient is long."""
+
+    dim, clients = 20_000, 10
+
+    def __init__(self):
+        point = np.random.default_rng(1).standard_normal(self.dim) / math.sqrt(self.dim)
+        self.points = np.tile(point.astype(np.float32), (self.clients, 1))
+
+    def gradient(self, weights, round, client):
+        noise = 3 * np.random.default_rng((round, client)).standard_normal(self.dim) / math.sqrt(self.dim)
+        return (weights - self.points[client] + noise).astype(np.float32)
+
+
+def test_the_default_averages_the_noise_of_batches():
+    """At the same rate: a stateless report is mostly about the noise of one batch."""
+    left = {}
+    for name in ("auto", "sqsgd-stateless"):
+        config = RunConfig(epsilon=400.0, scheme=name, clients=10, rounds=100)
+        scheme = config.make_scheme(NoisyBatches.dim, visits=config.visits, apart=config.apart)
+        problem = NoisyBatches()
+        _, state = after(100, scheme, replace(config.fitted(scheme, 10), lr=0.8), problem)
+        left[name] = float(np.linalg.norm(state.weights - problem.points[0]))
+    assert left["auto"] < 0.7 * left["sqsgd-stateless"]
