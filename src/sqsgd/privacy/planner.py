@@ -318,7 +318,7 @@ def average_for(visits: float, apart: float = 1.0) -> float:
     ([0.9, 0.8, 0.5, 0.0], 0.0)
     """
     memory = min(MEMORY / max(1.0, apart), visits / MEMORY)
-    return round(1 - 1 / memory, 2) if memory > 1 else 0.0
+    return round(1 - 1 / memory, 2) if memory >= 2 else 0.0  # a shorter one is not worth keeping
 
 
 def _fits(name: str, dim: int, epsilon: float, bytes: int) -> bool:

@@ -30,8 +30,8 @@ def learning_rate(
     * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)): t = 25 if a bound
       follows the norms, 3 if there is none; for a block alone 0.3 / (1 + NMSE / clients)^0.85.
 
-    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. Where they
-    report a running average, T rounds take (200 / T)^¼ of the noise if they are more than 200: 0.076 in 600.
+    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. If they
+    report a running average, more than T = 200 rounds take (200 / T)^¼ of the noise: 0.076 for 600.
     tests/training/test_rates.py::test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid.
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
