@@ -492,7 +492,8 @@ def fitted(
     if config.own_scheme:
         scheme = _own_scheme(config, dim, given)
     else:
-        scheme = config.make_scheme(dim, visits=config.average_reports, once=config.once)
+        visits = config.average_reports
+        scheme = config.make_scheme(dim, visits=visits, apart=config.apart, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
