@@ -33,7 +33,7 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.training.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.training.settings import RunConfig
-from sqsgd.training.train import TrainedRun, train
+from sqsgd.training.train import TrainedRun, run, train
 
 if TYPE_CHECKING:
     from sqsgd.learning.records import record_sum
@@ -69,6 +69,7 @@ __all__ = [
     "plan",
     "reconstruction_bound",
     "record_sum",
+    "run",
     "secure_rng",
     "seeded_rng",
     "train",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
 
+_LOG = logging.getLogger("sqsgd")
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
@@ -165,6 +167,8 @@ class _Clients:
             loss, gradient = next(gradients)
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
+            if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
+                _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
                 yield task, gradient, rng
                 self.losses.append(np.atleast_1d(loss))

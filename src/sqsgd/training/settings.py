@@ -19,6 +19,7 @@ from sqsgd.schemes.sqsgd_record import BATCHINGS, record_share
 from sqsgd.training.rates import ONCE_BOUND, RECORD_BOUND, learning_rate, record_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
+IN_MEMORY = "in-memory"  # in place of an object's name that another process could import
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
@@ -47,8 +48,8 @@ class Settings:
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; ``auto``: ``sqsgd`` where clients report often, else the best that keeps
-    no state (``privacy.planner.automatic_scheme``)."""
+    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` where
+    clients report often, else the best that keeps no state (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -99,6 +100,11 @@ class Settings:
         checks.real("records", self.records, 0.0, 2.0**40)
         if not isinstance(self.secure, bool):
             raise ValueError(f"secure = {self.secure!r} must be true or false")
+
+    @property
+    def own_scheme(self) -> bool:
+        """Whether the scheme is the user's, which only a simulation here takes: names alone go to nodes."""
+        return self.scheme == IN_MEMORY or ":" in self.scheme
 
     def rate_at(self, round: int) -> float:
         """The learning rate of a round."""
@@ -151,14 +157,15 @@ class Settings:
 
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
-        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
+        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
         options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
         if scheme.sums_records:
             privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
             share = privacy.rate / privacy.turns
             return dataclasses.replace(self, decay=decay, bytes=few, sampling=share, rounds=privacy.reports)
-        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
+        named = self.scheme if self.own_scheme else scheme.name
+        return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
         """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
@@ -223,9 +230,14 @@ class RunConfig(Settings):
     clients: int = 0
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
-    """``all``: every client in every round, with one batch each; a number: that many clients per round, with
-    all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
+    """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
+    clients per round, with all their data; ``once``: clients / rounds per round, likewise, and no client
+    twice."""
     minibatch: bool = False
+    local_epochs: int = 0
+    """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
+    reports the mean gradient of these steps; 0: it reports the gradient of one batch, or of its data."""
+    local_lr: float = 0.05
     partition: str = "auto"
     """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
     shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
@@ -242,15 +254,21 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "participation", str(self.participation))  # a number may be one
         if self.rounds == 0 and not self.once:
             usual = RECORD_ROUNDS if self.scheme == RECORD else USUAL_ROUNDS
             object.__setattr__(self, "rounds", usual)
         super().__post_init__()
         for name in ("batch", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
-        for name in ("clients", "test_images"):
+        for name in ("clients", "test_images", "local_epochs"):
             checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
         checks.real("validation", self.validation, 0.0, 0.9)
+        checks.real("local_lr", self.local_lr, 1e-9, 1e6)
+        if self.minibatch and self.local_epochs:
+            raise ValueError(
+                "minibatch = true and local_epochs exclude each other: local steps take all batches"
+            )
         checks.integer("workers", self.workers, 0, 1024)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
         if self.engine == "flower" and self.ledgers:
@@ -308,10 +326,18 @@ class RunConfig(Settings):
             return None
         if self.once:
             return self.clients // max(1, self.rounds)
-        if not self.participation.isdecimal() or int(self.participation) < 1:
+        try:
+            share = float(self.participation)
+        except ValueError:
+            share = 0.0
+        if self.participation.isdecimal() and share >= 1:
+            return int(self.participation)
+        if self.participation.isdecimal() or not 0 < share <= 1:
             asked = f"participation = {self.participation!r}"
-            raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
-        return int(self.participation)
+            raise ValueError(
+                f"{asked} must be 'all', 'once', a number of clients per round or a fraction of them"
+            )
+        return max(1, round(share * self.clients))
 
     @property
     def asked(self) -> int:
@@ -360,6 +386,8 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    if type(values.get("participation")) in (int, float):
+        values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
     per_record = values.get("scheme") == RECORD
     if per_record and values.get("bytes") == Settings.bytes:
