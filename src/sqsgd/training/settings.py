@@ -285,6 +285,8 @@ class RunConfig(Settings):
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
+        if self.per_record and self.engine == "flower":
+            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
         if self.per_record and (self.once or self.minibatch):
             raise ValueError(
                 f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
