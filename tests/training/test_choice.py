@@ -36,7 +36,7 @@ def test_an_average_is_kept_only_while_it_is_new(clients, participation, rounds,
     config = RunConfig(
         epsilon=400.0, clients=clients, participation=participation, rounds=rounds, partition=partition
     )
-    often = {"visits": config.visits, "apart": config.apart, "once": config.once}
+    often = {"visits": config.average_reports, "apart": config.apart, "once": config.once}
     expected = ("sqsgd" if average else "sqsgd-stateless", average)
     scheme = config.make_scheme(DIM, **often)
     assert (scheme.name, scheme.average) == expected
@@ -53,7 +53,7 @@ def test_an_average_is_kept_only_while_it_is_new(clients, participation, rounds,
 
 def test_a_name_is_taken_as_it_is():
     config = RunConfig(epsilon=400.0, scheme="sqsgd", clients=100, participation="10", rounds=20)
-    scheme = config.make_scheme(DIM, visits=config.visits)
+    scheme = config.make_scheme(DIM, visits=config.average_reports)
     assert (scheme.name, scheme.average, scheme.sends_block) == ("sqsgd", 0.0, True)
     with pytest.raises(ValueError, match="keeps a residual"):
         config.make_scheme(DIM, once=True)
@@ -95,7 +95,7 @@ def test_the_default_averages_the_noise_of_batches():
     left = {}
     for name in ("auto", "sqsgd-stateless"):
         config = RunConfig(epsilon=400.0, scheme=name, clients=10, rounds=100)
-        scheme = config.make_scheme(NoisyBatches.dim, visits=config.visits, apart=config.apart)
+        scheme = config.make_scheme(NoisyBatches.dim, visits=config.average_reports, apart=config.apart)
         problem = NoisyBatches()
         _, state = after(100, scheme, replace(config.fitted(scheme, 10), lr=0.8), problem)
         left[name] = float(np.linalg.norm(state.weights - problem.points[0]))

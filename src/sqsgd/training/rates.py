@@ -34,7 +34,7 @@ def learning_rate(
       follows the norms, 3 if there is none; for a block alone 0.3 / (1 + NMSE / clients)^0.85.
 
     Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. If they
-    report a running average, more than T = 200 rounds take (200 / T)^¼ of the noise: 0.076 for 600.
+    report a running average, more than T = 200 rounds take (200 / T)^½ of the noise: 0.058 for 600.
     tests/training/test_rates.py::test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid.
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
@@ -54,7 +54,7 @@ def learning_rate(
         if not mechanism.traits.bounds_coordinates:  # a range, which no gradient fills
             rate = min(rate, (_LONGEST_CHOSEN if mechanism.traits.chooses else _LONGEST_STEP) / length)
     if scheme.average:
-        rate *= min(1.0, _AVERAGED / rounds) ** 0.25
+        rate *= math.sqrt(min(1.0, _AVERAGED / rounds))
     return rate * min(1.0, 2 * (1 - scheme.momentum)) * (1.0 if optimizer == "sgd" else _STATEFUL)
 
 
