@@ -11,7 +11,11 @@ from pathlib import Path
 from drawing import BASELINE, LIGHT, axes_for, by_error, section
 
 PICTURE = Path(__file__).with_name("accuracy-against-central.svg")
-TRUSTED, SEVERAL, ONCE = "## A trusted server", "## Several reports, one central epsilon", "## Formula features"
+TRUSTED, SEVERAL, ONCE = (
+    "## A trusted server",
+    "## Several reports, one central epsilon",
+    "## Formula features",
+)
 ROW = re.compile(r"^\| MNIST(?:, soft-hog)? \| (.*) \| \*\*([\d.]+) %\*\*", re.MULTILINE)
 CENTRAL = {TRUSTED: 1, SEVERAL: 2, ONCE: 1}  # the column
 TICKS = (70, 80, 85, 90, 93, 95, 96, 97, 98)
