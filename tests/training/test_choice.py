@@ -23,15 +23,17 @@ DIM = 119850
 )
 def test_a_residual_is_kept_only_where_it_is_heard(clients, participation, rounds, expected):
     config = RunConfig(epsilon=400.0, clients=clients, participation=participation, rounds=rounds)
-    assert config.make_scheme(DIM, visits=config.visits, once=config.once).name == expected
-    planned = plan(dim=DIM, epsilon=400.0, bytes=256, clients=config.asked, rounds=round(config.visits))
+    assert config.make_scheme(DIM, visits=config.average_reports, once=config.once).name == expected
+    planned = plan(
+        dim=DIM, epsilon=400.0, bytes=256, clients=config.asked, rounds=round(config.average_reports)
+    )
     assert planned.recommendation.scheme == expected
     asked = FederationSettings(epsilon=400.0, sends="gradient")
-    assert asked.make_scheme(DIM, visits=config.visits, once=config.once).name == expected
+    assert asked.make_scheme(DIM, visits=config.average_reports, once=config.once).name == expected
 
 
 def test_a_name_is_taken_as_it_is():
     config = RunConfig(epsilon=400.0, scheme="sqsgd", clients=100, participation="10", rounds=20)
-    assert config.make_scheme(DIM, visits=config.visits).name == "sqsgd"
+    assert config.make_scheme(DIM, visits=config.average_reports).name == "sqsgd"
     with pytest.raises(ValueError, match="keeps a residual"):
         config.make_scheme(DIM, once=True)
