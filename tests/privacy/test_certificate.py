@@ -167,7 +167,7 @@ def test_the_plan_keeps_what_was_asked_for():
     assert chosen.central.epsilon <= 0.2
     assert chosen.epsilon == chosen.central.local_epsilon > 4
     scheme = make_scheme(chosen.scheme, dim=3920, epsilon=chosen.epsilon, bytes=32)
-    assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32)
+    assert (chosen.scheme, {}) == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32)
     assert (chosen.message_bytes, chosen.nmse) == (scheme.bits // 8, scheme.nmse)
     assert chosen.nmse_mean == chosen.nmse / 60000
     local = plan_once(**BUDGET, epsilon=4.0)

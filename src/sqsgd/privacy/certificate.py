@@ -481,7 +481,7 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
+        name, _ = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
         return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
 
     if epsilon is None:

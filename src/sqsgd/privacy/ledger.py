@@ -52,7 +52,9 @@ __all__ = [
 class BudgetSpent(ReportRefused):
     """The report would cost more than is left."""
 
-    def __init__(self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str) -> None:
+    def __init__(
+        self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str = "epsilon"
+    ) -> None:
         left = max(Fraction(0), cap - spent)
         super().__init__(
             f"the report was not sent: it would cost {unit} {rounded_up(asked)!r}, but "

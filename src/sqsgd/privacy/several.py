@@ -125,7 +125,7 @@ def _most(
     """The most reports within the limits, up to about two percent where the central one decides."""
     if epsilon > local:
         return None
-    name = automatic_scheme(dim=dim, epsilon=epsilon, bytes=bytes)
+    name, _ = automatic_scheme(dim=dim, epsilon=epsilon, bytes=bytes)
     scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
     order: Order = "round" if visit else "run"
     kept: CentralGuarantee | None = None

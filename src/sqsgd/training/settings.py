@@ -49,8 +49,9 @@ class Settings:
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` where
-    clients report often, else the best that keeps no state (``privacy.planner.automatic_scheme``)."""
+    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` with an
+    average where clients report in every round, else the best that keeps no state
+    (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -112,10 +113,11 @@ class Settings:
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
-    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
+    def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
-        ``once``: users are known by secret slots alone, so a scheme that keeps a residual is refused.
+        ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
+        scheme that keeps a residual is refused.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -127,11 +129,11 @@ class Settings:
         if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
-        name = self.scheme
+        name, options = self.scheme, self.options
+        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
         if name == "auto":
-            known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
-            name = automatic_scheme(**known, visits=visits, options=self.options)
-        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
+            name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
+        scheme = make_scheme(name, **known, **options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
@@ -159,8 +161,9 @@ class Settings:
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
+        average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
+        options, few = {**self.options, **code, **average}, min(self.bytes, 4 * scheme.dim)
         if scheme.sums_records:
             privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
             share = privacy.rate / privacy.turns
@@ -282,6 +285,8 @@ class RunConfig(Settings):
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
+        if self.per_record and self.engine == "flower":
+            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
         if self.per_record and (self.once or self.minibatch):
             raise ValueError(
                 f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
@@ -375,6 +380,11 @@ class RunConfig(Settings):
     def average_reports(self) -> float:
         """Reports of a client that build on each other, on average: none do in secret slots."""
         return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
+
+    @property
+    def apart(self) -> float:
+        """Rounds from one report of a client to its next, on average."""
+        return max(1, self.clients) / max(1, self.asked)
 
     @property
     def unrepeatable(self) -> bool:

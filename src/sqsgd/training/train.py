@@ -313,8 +313,8 @@ class Run:
         """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
         config, files = self.config, RunFolder(self.folder)
         state, kept = files.load()
-        # With these, the number of rounds decides who is in a round, or the size of its step.
-        fixed = {"rounds"} if config.once or config.decay != "none" else set()
+        # With these, the number of rounds decides who is in a round, the size of its step, or the noise.
+        fixed = {"rounds"} if config.once or config.per_record or config.decay != "none" else set()
         for name, value in dataclasses.asdict(config).items():
             if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
                 raise ValueError(
@@ -492,7 +492,8 @@ def fitted(
     if config.own_scheme:
         scheme = _own_scheme(config, dim, given)
     else:
-        scheme = config.make_scheme(dim, visits=config.average_reports, once=config.once)
+        visits = config.average_reports
+        scheme = config.make_scheme(dim, visits=visits, apart=config.apart, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():

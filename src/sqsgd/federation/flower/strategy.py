@@ -129,8 +129,9 @@ class SqsgdStrategy(Strategy):
         checks.vector("the model's weights", weights, self.structure.dim)
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
-        visits = (self.rounds or 600) * min(1.0, expected / max(1, nodes))
-        self.scheme = self.asked_for.make_scheme(self.structure.dim, visits=visits, once=self.once)
+        apart = max(1.0, nodes / max(1, expected))
+        often = {"visits": (self.rounds or 600) / apart, "apart": apart}
+        self.scheme = self.asked_for.make_scheme(self.structure.dim, **often, once=self.once)
         self.settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)

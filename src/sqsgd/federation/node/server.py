@@ -59,16 +59,16 @@ class FederationSettings(Settings):
         if self.sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
-    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
+    def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The scheme for a model of ``dim`` weights; ``once``: nodes report by slot, and are not named."""
         budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
-        name = self.scheme
+        name, options = self.scheme, self.options
         if name == "auto" and self.sends == "delta":
             sparse = not self.options and not make_scheme("sqsgd-stateless", **budget).follows_norms
             name = "sqsgd-stateless" if sparse else "sqsgd"
         elif name == "auto":
-            name = automatic_scheme(**budget, visits=visits, options=self.options)
-        scheme = make_scheme(name, **budget, **self.options)
+            name, options = automatic_scheme(**budget, visits=visits, apart=apart, options=options)
+        scheme = make_scheme(name, **budget, **options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
@@ -92,7 +92,8 @@ class FederationSettings(Settings):
             rate = learning_rate(scheme, clients, self.optimizer, rounds=rounds or 600, bound=bound)
             rate *= 1.0 if falls else 0.5
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Settings)}
-        values |= {"scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds}
+        options = {**self.options, "average": scheme.average} if scheme.average else self.options
+        values |= {"scheme": scheme.name, "options": options, "bound": bound, "lr": rate, "rounds": rounds}
         return Settings(**values | {"decay": "linear" if falls else "none"})
 
 
