@@ -41,15 +41,15 @@ def draw(path: Path = PICTURE) -> None:
             axes.plot(*zip(*found, strict=True), style, color=colour, label=label)
             for central, reached in found:
                 axes.annotate(
-                    f"{reached:.1f} %", (central, reached), xytext=(6, -12), textcoords="offset points",
+                    f"{reached:.1f} %", (central, reached), xytext=(6, 6 if colour == LIGHT.series[1] else -12), textcoords="offset points",
                     color=colour, fontsize=9,
                 )  # fmt: skip
         axes.plot(*GIRGIS, "D", color=BASELINE, label="Girgis et al. 2021, 80 reports per user: 76.7 %")
         axes.set_xscale("log")
         axes.set_xlim(0.01, 9)
         by_error(axes, TICKS)
-        axes.set_ylim(64, 98)
-        axes.legend(frameon=False, loc="lower left")
+        axes.set_ylim(62, 98)
+        axes.legend(frameon=False, loc=(0.42, 0.2))
 
 
 if __name__ == "__main__":
