@@ -39,11 +39,10 @@ def draw(path: Path = PICTURE) -> None:
     with axes_for(path, height=4.8, x="central ε (log scale)", title=title) as axes:
         for found, label, colour, style in curves:
             axes.plot(*zip(*found, strict=True), style, color=colour, label=label)
-            for central, reached in found:
-                axes.annotate(
-                    f"{reached:.1f} %", (central, reached), xytext=(6, 6 if colour == LIGHT.series[1] else -12), textcoords="offset points",
-                    color=colour, fontsize=9,
-                )  # fmt: skip
+            place = (6, 6 if colour == LIGHT.series[1] else -12)
+            for at in found:
+                text = {"xytext": place, "textcoords": "offset points", "color": colour, "fontsize": 9}
+                axes.annotate(f"{at[1]:.1f} %", at, **text)
         axes.plot(*GIRGIS, "D", color=BASELINE, label="Girgis et al. 2021, 80 reports per user: 76.7 %")
         axes.set_xscale("log")
         axes.set_xlim(0.01, 9)
