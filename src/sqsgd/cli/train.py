@@ -106,6 +106,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
             spent += f"; {summary['epsilon_total']:,g} for the client that took part most often"
     refused = f"{summary['refused']:,} reports, by their clients' own ledgers" if summary["refused"] else None
+    sender = "report" if summary.get("reports", 1) > 1 else "client and round"
     ratio = f"1/{summary['bytes_up_ratio']:.0f} of float32"
     falling = ", falling linearly to 0" if summary.get("decay") == "linear" else ""
     lines = {
@@ -115,7 +116,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         "noise": summary["noise"],
         "order": summary.get("order_note"),
         "central": summary.get("central_note"),
-        "payload": f"{summary['bytes_up']} bytes per client and round, {ratio}",
+        "payload": f"{summary['bytes_up']} bytes per {sender}, {ratio}",
         "learning rate": f"{summary['lr']:.3g}{falling}",
         "written to": folder,
     }

@@ -162,7 +162,7 @@ def about_once(
         users = sum(counts)
     fewest = min((count for count in counts if count or one_visit), default=0)
     where = "over the whole run" if order == "run" else "within each round"
-    again = ", drawn anew for each report" if reports > 1 else ""
+    again = ", another order for each report" if reports > 1 else ""
     secret = f"secret: random {where}{again}, known to the server alone"
     credited: Order = "round" if gaps else order
     counted = users if credited == "run" else fewest
