@@ -22,12 +22,10 @@ DIM = 119850
     [
         (10, "all", 600, 0.9),
         (10, "all", 200, 0.9),
-        (10, "all", 100, 0.9),
-        (10, "all", 50, 0.8),
-        (10, "all", 10, 0.0),  # too few reports to average
+        (10, "all", 100, 0.0),  # too few rounds: an average would be late
         (100, "10", 600, 0.0),  # a client's last report is about a model of ten rounds ago
         (1000, "10", 600, 0.0),
-        (100, "50", 200, 0.8),  # half of all rounds
+        (100, "50", 600, 0.0),
         (600, "once", 600, 0.0),
     ],
 )
@@ -94,9 +92,9 @@ def test_the_default_averages_the_noise_of_batches():
     """At the same rate: a stateless report is mostly about the noise of one batch."""
     left = {}
     for name in ("auto", "sqsgd-stateless"):
-        config = RunConfig(epsilon=400.0, scheme=name, clients=10, rounds=100)
+        config = RunConfig(epsilon=400.0, scheme=name, clients=10, rounds=200)
         scheme = config.make_scheme(NoisyBatches.dim, visits=config.average_reports, apart=config.apart)
         problem = NoisyBatches()
-        _, state = after(100, scheme, replace(config.fitted(scheme, 10), lr=0.8), problem)
+        _, state = after(200, scheme, replace(config.fitted(scheme, 10), lr=0.8), problem)
         left[name] = float(np.linalg.norm(state.weights - problem.points[0]))
     assert left["auto"] < 0.7 * left["sqsgd-stateless"]

@@ -28,7 +28,7 @@ _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
 _READABLE = 1e6  # larger multiples of the optimum tell nothing: it is next to zero, and so is the error
 CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
-MEMORY = 10  # rounds that a client's average reaches back, at most, and its reports over their number
+ENOUGH, NEARLY = 200, 1.25  # reports of a client, and rounds between two, for which an average was measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,13 +312,12 @@ def automatic_scheme(
 
 
 def average_for(visits: float, apart: float = 1.0) -> float:
-    """The share of the past in a client's average, over ten rounds or a tenth of its reports; 0: none.
+    """The share of the past in a client's average, over ten rounds; 0: none, where rounds are few or apart.
 
-    >>> [average_for(visits) for visits in (600, 50, 20, 10)], average_for(60, apart=10)
-    ([0.9, 0.8, 0.5, 0.0], 0.0)
+    >>> average_for(200), average_for(100), average_for(600, apart=10)
+    (0.9, 0.0, 0.0)
     """
-    memory = min(MEMORY / max(1.0, apart), visits / MEMORY)
-    return round(1 - 1 / memory, 2) if memory >= 2 else 0.0  # a shorter one is not worth keeping
+    return 0.9 if visits >= ENOUGH and apart <= NEARLY else 0.0
 
 
 def _fits(name: str, dim: int, epsilon: float, bytes: int) -> bool:
