@@ -154,7 +154,8 @@ def _tree(cls: type) -> ast.Module:
 
 TASKS: dict[str, dict[str, str]] = {
     "Train": {
-        "train": "", "run": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*", "PrivateRegressor": "*",
+        "train": "", "run": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*",
+        "PrivateRegressor": "*",
     },
     "Make a report, read a report": {
         "make_scheme": "", "SCHEMES": "",

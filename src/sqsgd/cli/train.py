@@ -96,6 +96,9 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         spent = f"{epsilon} per report, which is the total: no user sends two"
         if summary.get("protects") == "row":
             spent = f"{epsilon} for each row, not for an owner of several: no column names the owners"
+    elif summary["notion"] == "record":
+        delta = f"{summary['delta']:g}"
+        spent = f"({total}, {delta}) for each record in the whole run; ({epsilon}, {delta}) for one round"
     else:
         spent = f"{epsilon} per round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:

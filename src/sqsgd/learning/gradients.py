@@ -177,7 +177,7 @@ def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
     """The same for any loss without randomness; the last bits may depend on who is computed together."""
-    whole = _Loss(model, objective)
+    whole = WholeLoss(model, objective)
     trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 
     def loss(parameters: dict[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def batched_gradients(
     return losses.detach().cpu().double().numpy(), rows.detach().cpu().numpy()
 
 
-class _Loss(nn.Module):
+class WholeLoss(nn.Module):
     """A loss as a module, so that a loss which reads the model's weights gets the client's own copies."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:

@@ -15,8 +15,11 @@ import torch
 from torch import nn
 
 from sqsgd._internal.checks import Vector
-from sqsgd.core.random import PublicStream
-from sqsgd.learning import gradients
+from sqsgd.core import Scheme
+from sqsgd.core.random import PublicStream, Rng
+from sqsgd.core.records import RecordSum
+from sqsgd.core.task import Task
+from sqsgd.learning import gradients, records
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import one_line
 from sqsgd.learning.gradients import Losses, Rows, local_gradient, loss_gradient, set_flat
@@ -76,6 +79,40 @@ class LearningProblem:
                     yield from zip(losses.tolist(), rows, strict=True)
             else:
                 yield from self._one_by_one(round, cohort)
+
+    def record_sums(
+        self,
+        weights: Vector,
+        scheme: Scheme,
+        asked: Sequence[tuple[int, Task, Rng]],
+        *,
+        normalise: bool = False,
+    ) -> Iterator[tuple[Losses, RecordSum]]:
+        """The losses and the sum of the records that each client draws, with its own generator."""
+        set_flat(self.model, weights)
+        data, privacy = self.dataset, scheme.privacy
+        for client, task, rng in asked:
+            mine = self.parts[client]
+            if (
+                privacy.turns > 1
+            ):  # the account does not rest on the secrecy of turns: a simulation's are seeded
+                stream = PublicStream(seed=self.seed, round=0, client=client, purpose="batches")
+                key = stream.words(8).tobytes()
+                chosen = mine[records.in_turn(len(mine), privacy.turns, task.round, key)]
+            else:
+                chosen = mine[records.sampled(len(mine), privacy.rate, rng)]
+            total, part = scheme.record_sum(task, normalise=normalise), data.train_inputs[chosen]
+            with self._named(f"round {task.round}"), torch.random.fork_rng(devices=[], enabled=self.random):
+                if self.random:
+                    torch.default_generator.manual_seed(rng.word() >> 1)
+                batch = (part, data.train_labels[chosen])
+                losses = records.add_records(total, self.model, self.objective, batch, scheme.block(task))
+            yield losses, total
+
+    def check_records(self) -> None:
+        """Raise ValueError if model or loss mix records."""
+        data = self.dataset
+        records.check_records(self.model, self.objective, (data.train_inputs[:2], data.train_labels[:2]))
 
     @contextlib.contextmanager
     def _named(self, when: str) -> Iterator[None]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqsgd._internal.exact import total
 from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.certificate import Order, central_guarantee
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record
@@ -92,10 +92,10 @@ def summarise(
         "metrics": last.get("metrics", {} if value is None else {headline.name: value}),
         "best": worded(best),
         "notion": scheme.privacy.notion,
-        "epsilon": worded(scheme.privacy.epsilon),
+        "epsilon": worded(spent(scheme.privacy, 1)),
         "delta": scheme.privacy.delta,
         "epsilon_total": lines[-1]["epsilon_total"] if lines else 0.0,
-        "epsilon_all_rounds": worded(total(scheme.privacy.epsilon, 1 if once else len(lines))),
+        "epsilon_all_rounds": worded(spent(scheme.privacy, 1 if once else len(lines))),
         "refused": sum(line.get("refused", 0) for line in lines),
         "bytes_up": bytes_up,
         "bytes_up_ratio": 4 * scheme.dim / bytes_up if bytes_up else None,

@@ -24,6 +24,7 @@ from sqsgd._internal.files import NUMBERS, forget_secret
 from sqsgd.core import Scheme
 from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
+from sqsgd.privacy.record_plan import record_warnings
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
 from sqsgd.training import order as orders
@@ -283,6 +284,11 @@ class Run:
                 "clients take part; leave clients out, and all do"
             )
         data = self.problem.dataset.note
+        if config.per_record:
+            parts = self.problem.parts
+            sizes = [len(parts[client]) for client in range(len(parts))]
+            share = self.scheme.privacy.rate / self.scheme.privacy.turns
+            data = " ".join([data, *record_warnings(min(sizes), min(sizes) * share, config.delta)]).strip()
         return [note for note in (absent, data, outlook(config, self.scheme)) if note]
 
     def started(self) -> tuple[Run, State]:
@@ -397,7 +403,7 @@ class Run:
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
-            "protects": "row" if config.is_table and not config.owner else "client",
+            "protects": _protected(config),
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
@@ -418,6 +424,8 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
         whole = config.local_lr * config.local_epochs * math.ceil(steps)
         lr = max(settings.lr, whole * change_rate(scheme, config.asked, config.optimizer))
         settings = dataclasses.replace(settings, lr=lr)
+    if scheme.sums_records:
+        problem.check_records()
     order = None
     if config.once and not config.secure:
         order = orders.seeded_order(config.clients, config.asked, config.seed)
@@ -481,6 +489,8 @@ def fitted(
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     if not config.ledgers:
         return None
+    if scheme.sums_records:
+        return Ledgers(folder=Path(config.ledgers), max_epsilon=config.epsilon, delta=config.delta)
     if not scheme.privacy.is_pure_local:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
     if scheme.privacy.arithmetic != "exact":
@@ -492,13 +502,17 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
+def _protected(config: RunConfig) -> str:
+    return "record" if config.per_record else "row" if config.is_table and not config.owner else "client"
+
+
 def _once_rule(config: RunConfig) -> str:
     """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
     linear = model in ("linear", PRETRAINED) and (bool(features) or config.is_table)
-    if not (config.once and config.optimizer == "sgd" and linear):
+    if not ((config.once or config.per_record) and config.optimizer == "sgd" and linear):
         return ""
     if features:
         return "pretrained" if model == PRETRAINED else "softmax"
@@ -507,6 +521,8 @@ def _once_rule(config: RunConfig) -> str:
 
 def outlook(config: RunConfig, scheme: Scheme) -> str:
     """One line if a model is predicted to learn little or nothing from such reports."""
+    if scheme.sums_records:
+        return ""
     if _once_rule(config):
         found = planner.once_outlook(scheme, config.clients)
     else:
