@@ -158,7 +158,7 @@ def running_sum(
 ) -> Iterator[tuple[int, arb]]:
     """(l, before + weight * P(first <= X <= l)) for consecutive l where the sum still changes.
 
-    Negligible mass at both ends is left out; what is omitted before the start widens the enclosures.
+    Negligible mass at both ends is omitted; the mass before the start widens the enclosures.
     """
     peak = min(max(dim // levels, first), last)
 
@@ -199,7 +199,7 @@ class InverseCdf:
 
     Guarantees
     ----------
-    * The distribution is exactly that of ``cdf``: tests/internal/test_exact.py,
+    * The distribution is exactly ``cdf``: tests/internal/test_exact.py,
       tests/mechanisms/test_sampler_tables.py.
     """
 

@@ -138,7 +138,7 @@ def _slope(one: tuple[arb, arb, int], other: tuple[arb, arb, int]) -> arb:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Dots of each pass on one grid, with the number of its reports: all that the composed ε rests on."""
+    """Dots of each pass on one grid, with the number of its reports; the composed ε rests on these."""
 
     step: float
     passes: tuple[tuple[Dots, int], ...]
@@ -178,7 +178,7 @@ def negligible(delta: float, reports: int) -> float:
 
 
 def randomized_response(local: float, epsilon: float) -> float:
-    """The largest δ(ε) of a mechanism with a local ε, rounded up: that of a randomized bit."""
+    """The largest δ(ε) of a mechanism with a local ε, rounded up, as for a randomized bit."""
     with exact.precision(exact.START_BITS):
         odds = arb(local).exp()
         return rounded_up(((odds - arb(epsilon).exp()) / (odds + 1)).max(arb(0)))

@@ -173,7 +173,7 @@ def _central(group: Group, central: Central | None) -> list[str]:
     federation = any(run.federation for run in group.counted)
     return [
         "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {four_digits(central.epsilon)} and δ = {central.delta:g}, for whoever sees only them, if "
+        f"ε = {four_digits(central.epsilon)} and δ = {central.delta:g}, against readers of the models, if "
         f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
         f"such an attacker guesses right at most {chance} of the time.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "

@@ -75,12 +75,12 @@ class Order:
 
 
 def secret_order(users: int, per_round: int) -> Order:
-    """An order from the operating system's randomness; whoever holds it keeps it to themselves."""
+    """An order from the operating system's randomness; its holder keeps it secret."""
     return Order(users=users, per_round=per_round, key=os.urandom(KEY_BYTES), seeded=False)
 
 
 def seeded_order(users: int, per_round: int, seed: int) -> Order:
-    """A repeatable order for simulations: whoever knows the seed knows it."""
+    """A repeatable order for simulations: the seed reveals it."""
     key = hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=KEY_BYTES, person=b"sqsgd order").digest()
     return Order(users=users, per_round=per_round, key=key, seeded=True)
 

@@ -28,7 +28,7 @@ RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides the reports and the steps of a training, whoever runs it.
+    """Everything that decides the reports and the steps of a training, in any engine.
 
     Zero (or ``auto``) leaves a choice to ``fitted``; a server needs ``lr`` and ``bound``.
 
@@ -66,7 +66,7 @@ class Settings:
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none. Per record: that of each record's gradient."""
+    """l2 radius to clip gradient plus residual to; 0: none. Per record: of each record's gradient."""
     delta: float = 1e-5
     """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
     sampling: float = 0.0
@@ -114,7 +114,7 @@ class Settings:
     def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
-        ``once``: no client reports twice, so a scheme that keeps a residual is refused.
+        ``once``: no client reports twice, so a scheme that keeps a residual is an error.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -189,7 +189,7 @@ class Settings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a summary says about the settings, beside the scheme's guarantee."""
+        """The settings in a summary, next to the scheme's guarantee."""
         return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
 
     def to_toml(self) -> str:
@@ -231,7 +231,7 @@ class RunConfig(Settings):
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
-    clients per round, with all their data; ``once``: clients / rounds per round, likewise, and no client
+    clients per round, with all their data; ``once``: clients / rounds per round, with all data, and no client
     twice."""
     minibatch: bool = False
     local_epochs: int = 0

@@ -20,7 +20,7 @@ DELTA = 1e-6  # of the central guarantee in summaries
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The metric that a run is judged by, accuracy unless its loss has metrics of its own."""
+    """The metric that a run is judged by, accuracy unless its loss has other metrics."""
 
     name: str = "accuracy"
     better: str = "higher"
@@ -122,7 +122,7 @@ def about_once(
 ) -> dict[str, Any]:
     """The users, their order and the central guarantee, from the metrics of all rounds.
 
-    ``order``: users fill all slots in random order (``"run"``), or those of a round (``"round"``). ``slots``:
+    ``order``: users fill all slots of the ``"run"`` in random order, or of a ``"round"``. ``slots``:
     their number, if users may come and go; if one is empty, the order over the run is not uniform.
 
     Guarantees

@@ -65,7 +65,7 @@ class NodeOrder:
       tests/flower/test_once.py::test_each_node_is_asked_once_and_then_nobody_is_left,
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
     * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely.
-    * Neither results nor requests tell which node had which slot:
+    * Neither results nor requests reveal which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
 
@@ -100,7 +100,7 @@ class NodeOrder:
             self.done()
 
     def candidates(self, round: int) -> set[int] | None:
-        """The only nodes that may be asked in the round; None: all that were not asked before."""
+        """The only nodes that may be asked in the round; None: every node that was not asked before."""
         if self._asking[0] == round:  # the server was killed in this round
             return set(self._asking[1])
         return set(self._planned(round)) or None
@@ -133,7 +133,7 @@ class NodeOrder:
         return self._plan[round * self.per_round : (round + 1) * self.per_round]
 
     def done(self) -> None:
-        """The round is over: whoever was asked is not asked again, whether it answered or not."""
+        """The round is over: its nodes are not asked again, answered or not."""
         self.asked |= set(self._asking[1])
         self._asking = (-1, {})
 
