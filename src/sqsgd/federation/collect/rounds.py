@@ -29,7 +29,7 @@ from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _AT_ONCE = 4096  # reports read at a time
@@ -293,7 +293,7 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     whole |= {"participation": "once", "clients": study.users}
     origin = {"study": study.id, "admission": admission(study), "refusals": refusals(database)}
     known = {"held_out": "nothing: the service has no data", "noise": "secure", **origin, **whole}
-    summary = summarise(lines, study.made_scheme, study, once=True, **known, **guarantee(study, lines))
+    summary = summarise(lines, study.made_scheme, study, reports=1, **known, **guarantee(study, lines))
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
@@ -311,7 +311,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
             folder.save(last, about)
             shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
             model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            folder.finish(model.sent(last.weights), summary)
+            made = certificate(study.made_scheme, summary)
+            folder.finish(model.sent(last.weights), summary, made)
     return summary
 
 
