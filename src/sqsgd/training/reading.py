@@ -224,7 +224,7 @@ def _summary(path: Path) -> Summary | None:
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
-    """The central guarantee; None unless all that it depends on is there and makes sense."""
+    """The central guarantee; None unless everything that it depends on is there and makes sense."""
     names = ("central_epsilon", "epsilon_all_rounds", "central_delta", "central_users")
     epsilon, local, delta, users = (_number(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")

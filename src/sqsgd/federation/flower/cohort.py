@@ -66,7 +66,7 @@ class NodeOrder:
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
     * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely. Those of
       passes are independent: tests/flower/test_several_passes.py::test_each_pass_has_an_order_of_its_own.
-    * Neither results nor requests tell which node had which slot:
+    * Neither results nor requests reveal which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
 
