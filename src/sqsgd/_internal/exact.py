@@ -366,10 +366,10 @@ def limit(name: str, value: object) -> float:
     return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]
 
 
-def four_digits(epsilon: float) -> str:
-    """An ε as text with four significant digits, rounded up: what is stated is never below it.
+def three_digits(epsilon: float) -> str:
+    """An ε as text with three significant digits, rounded up, so that no statement is below it.
 
-    >>> four_digits(0.138111), four_digits(4.0)
-    ('0.1382', '4')
+    >>> three_digits(0.138111), three_digits(4.0)
+    ('0.139', '4')
     """
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"

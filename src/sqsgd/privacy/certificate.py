@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 from sqsgd._internal import checks, exact
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.core import Scheme
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.privacy.passes import Profile, Table, negligible, randomized_response, table
@@ -95,7 +95,7 @@ class CentralGuarantee:
         delta = repr(self.delta).replace("e-0", "e-")
         order = "the orders" if self.reports > 1 and not self.linked else "the order"
         return (
-            f"{local}; central ({four_digits(self.epsilon)}, {delta}) against readers of the models, if "
+            f"{local}; central ({three_digits(self.epsilon)}, {delta}) against readers of the models, if "
             f"the operator keeps {order} of the {users} and their reports to itself{linked}"
         )
 
@@ -358,7 +358,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
         raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
-    epsilon = float(four_digits(guarantee.epsilon * (1 + TOLERANCE)))
+    epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE)))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)
     else:

@@ -41,7 +41,7 @@ class Order:
     * Every user has at most one slot in a pass: tests/training/test_order.py::test_every_user_has_one_slot.
     * All orders are equally likely: tests/training/test_order.py::test_all_orders_are_equally_likely.
     * Those of several reports are independent:
-      tests/training/test_order.py::test_the_orders_of_several_reports_are_independent.
+      tests/training/test_several_reports.py::test_the_orders_of_several_reports_are_independent.
     * The keys of ``secret_order`` come from the operating system, and no text of an order shows them:
       tests/training/test_order.py::test_a_secret_order_comes_from_the_operating_system.
     """
