@@ -117,7 +117,7 @@ class Settings:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
         ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
-        scheme that keeps a residual is refused.
+        scheme that keeps a residual is an error.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:

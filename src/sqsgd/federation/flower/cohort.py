@@ -109,7 +109,7 @@ class NodeOrder:
             self.done()
 
     def candidates(self, round: int) -> set[int] | None:
-        """The only nodes that may be asked in the round; None: all that were not asked in its pass."""
+        """The only nodes that may be asked in the round; None: every node that was not asked in its pass."""
         if self.length and (number := round // self.length) != self._pass:
             self._pass, self.asked = number, set()
         if self._asking[0] == round:  # the server was killed in this round
