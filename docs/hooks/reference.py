@@ -177,7 +177,7 @@ TASKS: dict[str, dict[str, str]] = {
         "ScalarDP": "privatize estimate variance log_density", "Rng": "word words below uniform uniforms",
     },
 }  # fmt: skip
-"""Public names by what a reader wants to do, with the members to show: ``*`` for all that are public."""
+"""Public names by task, with the members to show: ``*`` for all that are public."""
 
 
 def python() -> str:

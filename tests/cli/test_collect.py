@@ -61,7 +61,7 @@ def test_a_model_to_start_with(tmp_path):
         ("init {}/new --users 8 --dim 4 --rounds 2 --database sqlite://x", "must be a URL such as"),
         ("serve {}/new", "holds no study.toml"),
         ("invite {}/study 0", "0 is not in the range"),
-        ("invite {}/study 3 --key {}/none", "only whoever holds"),
+        ("invite {}/study 3 --key {}/none", "only the holder of"),
     ],
 )
 def test_what_is_wrong_is_said(folder, tmp_path, command, words):

@@ -41,7 +41,7 @@ MISTAKES = [
     ("train --resume --out folder", "nothing to resume"),
     ("train --resume --out folder --lr 1", "leave out lr"),
     ("train --epsilon", "Option '--epsilon' requires an argument"),
-    ("train --eps 4", "No such option '--eps'. (Did you mean one of: '--epsilon', '--help'"),
+    ("train --eps 4", "No such option '--eps'. (Did you mean one of: '--epsilon'"),
     ("train --participation once --rounds 600 --clients 10", "rounds = 600 is more than clients = 10"),
     ("train --features hog --model lenet5 --rounds 1", "for features or other vectors use linear or mlp"),
     ("train --option levels=8 --option levels=4", "option levels is given twice"),

@@ -132,7 +132,7 @@ def test_the_sentence_rounds_up_and_json_has_everything():
         epsilon=0.138111, delta=1e-6, users=60000, order="run", bound="blanket", local_epsilon=4.0,
         assumptions=("one",),
     )  # fmt: skip
-    assert "central (0.1382, 1e-6) for whoever sees only the models" in found.sentence
+    assert "central (0.139, 1e-6) against readers of the models" in found.sentence
     assert "60,000 users" in found.sentence
     assert found.to_dict()["assumptions"] == ["one"]
     assert found.to_dict()["epsilon"] == 0.138111

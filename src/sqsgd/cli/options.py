@@ -175,7 +175,7 @@ def numbers(name: str, text: str) -> list[float]:
 def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text.
 
-    ``own``: names that are rejected, and the command's own option for each.
+    ``own``: names that raise an error, and the command's own option for each.
     """
     values: dict[str, Any] = {}
     for pair in pairs:

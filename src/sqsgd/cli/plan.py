@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.cli.options import Bytes, Epsilon, Json, given
 from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 from sqsgd.training.settings import usual_rounds
@@ -124,7 +124,7 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
     total = f", {epsilon * chosen.rounds:,.6g} after {chosen.rounds:,}" if chosen.rounds > 1 else ""
     fields.append(("Epsilon", f"{epsilon:,.6g} for one report{total}"))
     blocks = [each for each in chosen.reconstruction if each.scope == "block"]
-    guesses = [f"{four_digits(each.cosine)} after {each.rounds:,}" for each in blocks]
+    guesses = [f"{three_digits(each.cosine)} after {each.rounds:,}" for each in blocks]
     fields.append(
         ("Best guess", f"cosine {', '.join(guesses)} with the direction of the gradient that was sent")
     )
@@ -214,7 +214,7 @@ def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
     typer.echo(wrapped(f"take --scheme auto {options}: {least}\n", 5))
     heading = ("epsilon", "reports", "local", "central", "error of the mean", "bytes", "scheme")
     rows = [
-        [f"{each.epsilon:.4g}", f"{each.reports:,}", f"{each.local:.4g}", four_digits(each.central.epsilon),
+        [f"{each.epsilon:.4g}", f"{each.reports:,}", f"{each.local:.4g}", three_digits(each.central.epsilon),
          f"{each.nmse_mean:.4g}" + " <" * (each == best), f"{each.message_bytes}", each.scheme]
         for each in chosen.splits
     ]  # fmt: skip
@@ -289,7 +289,7 @@ def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
         ("Local", f"epsilon {chosen.epsilon:.6g}, the total of a user, against everyone"),
         (
             "Central",
-            f"epsilon {four_digits(central.epsilon)} at delta {central.delta:g}, against readers of {who}",
+            f"epsilon {three_digits(central.epsilon)} at delta {central.delta:g}, against readers of {who}",
         ),
         *([("Warning", chosen.warning)] if chosen.warning else []),
     ]

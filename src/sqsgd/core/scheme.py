@@ -86,14 +86,14 @@ class Scheme:
 
     @cached_property
     def unit_bound(self) -> float:
-        """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
+        """A bound for unit vectors: their norm, a block's norm, or three deviations of a coordinate."""
         if self.mechanism.traits.bounds_coordinates:
             return 3.0 / math.sqrt(self.dim)
         return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
 
     @cached_property
     def identity(self) -> str:
-        """The scheme and its parameters as lines of text: all that a client in another language needs."""
+        """The scheme and its parameters as lines of text, complete for a client in another language."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
         return "\n".join(parts)
 
@@ -110,7 +110,7 @@ class Scheme:
 
     @cached_property
     def code_bits(self) -> int:
-        """Bits of the packed codes, which is what a budget counts."""
+        """Bits of the packed codes; a budget counts these."""
         layout = self.mechanism.layout
         return sum(column.bits for column in (layout[:-1] if self.mechanism.traits.has_symbol else layout))
 
@@ -157,7 +157,19 @@ class Scheme:
         return Tasks(task, np.asarray(clients))
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
-        """The client's message for its gradient (plus residual), clipped first where the task says so."""
+        """The client's message for its gradient (plus residual), clipped first by the task's clip norm.
+
+        Args:
+            x: The vector, of ``dim`` finite numbers.
+            task: The public request.
+            rng: The private generator: ``secure_rng()``, or ``seeded_rng`` for an experiment.
+
+        Returns:
+            The bytes to send.
+
+        Raises:
+            ValueError: The vector is not finite, too large or of another length, or the task does not fit.
+        """
         return self.seal(self.randomize(x, task, rng), task)
 
     def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
@@ -202,7 +214,14 @@ class Scheme:
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
         """The messages of many clients, one row each for each row of ``x``, with the law of ``encode``.
 
-        ``workers`` threads share the work; the messages of a seeded generator do not depend on them.
+        Args:
+            x: A matrix with one vector per client.
+            tasks: The tasks, in the order of the rows.
+            rng: The private generator of all rows.
+            workers: Threads that share the work; the messages of a seeded generator do not depend on them.
+
+        Returns:
+            A matrix of bytes with one message per row.
         """
         check_rng(rng)
         rows = checks.shaped_rows("x", x, len(tasks), self.dim)
@@ -280,12 +299,34 @@ class Scheme:
         return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:
-        """The server's estimate of one client's vector."""
+        """The server's estimate of one client's vector.
+
+        Args:
+            message: The bytes that the client sent.
+            task: The request that it answers.
+
+        Returns:
+            ``dim`` numbers.
+
+        Raises:
+            MalformedReport: The bytes are damaged, or answer another scheme or task.
+        """
         y = self.mechanism.estimate(self.open(message, task), task.bound)
         return self._undo(y, task, 0, len(self.transforms))
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
-        """The mean of the decoded reports, in memory that does not grow with their number."""
+        """The mean of the decoded reports, in memory that does not grow with their number.
+
+        Args:
+            reports: Pairs of a task and the message that answers it.
+
+        Returns:
+            ``dim`` numbers.
+
+        Raises:
+            MalformedReport: A message is damaged, or answers another scheme or task.
+            ValueError: No report was given.
+        """
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -334,7 +375,20 @@ class Aggregate:
     _task: Task | None = field(default=None, repr=False)
 
     def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
-        """Add one report; returns its columns. Raises MalformedReport, or ValueError as ``add_columns``."""
+        """Add one report.
+
+        Args:
+            task: The request that the report answers.
+            message: The bytes that the client sent.
+            weight: Its weight in the mean.
+
+        Returns:
+            The columns of the report.
+
+        Raises:
+            MalformedReport: The bytes are damaged, or answer another scheme or task.
+            ValueError: The report does not fit the sum, as in ``add_columns``.
+        """
         columns = self.scheme.open(message, task)
         self.add_columns(task, columns, weight)
         return columns
@@ -361,7 +415,7 @@ class Aggregate:
         tests/core/test_batches.py::test_a_malformed_report_is_named_and_none_is_added.
         """
         if not len(tasks):
-            raise ValueError("there are no reports to add")
+            raise ValueError("no reports to add")
         weights = np.ones(len(tasks)) if weights is None else np.asarray(weights, np.float64)
         if len(messages) != len(tasks) or weights.shape != (len(tasks),):
             raise ValueError(f"{len(tasks)} tasks, {len(messages)} messages and {weights.shape} weights")
@@ -419,5 +473,5 @@ class Aggregate:
     def mean(self) -> Estimate:
         """The mean of the reports added so far."""
         if self._total is None or self._task is None or self.count == 0:
-            raise ValueError("no reports have been added: there is no mean")
+            raise ValueError("no reports have been added, so the mean is undefined")
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -58,11 +58,28 @@ class Transform(Part):
 
     @abstractmethod
     def forward(self, x: Vector, task: Task) -> Vector:
-        """The client's side. May return ``x`` itself; never changes it."""
+        """The client's side.
+
+        Args:
+            x: The vector, which is not changed.
+            task: The public request, the only source of randomness.
+
+        Returns:
+            The transformed vector; it may be ``x`` itself.
+        """
 
     @abstractmethod
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
-        """The server's side: back to length ``dim``."""
+        """The server's side.
+
+        Args:
+            y: The transformed estimate.
+            task: The request of the report.
+            dim: The length before ``forward``.
+
+        Returns:
+            An estimate of length ``dim``.
+        """
 
     def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
         """``forward`` of each row; override it where one pass over all rows is faster."""
@@ -84,7 +101,7 @@ class Transform(Part):
         total += self.inverse(y, task, total.size)
 
     def error_before(self, error: float, dim: int, along: float | None = None) -> float:
-        """The relative squared error of the input, a vector of length ``dim``, from that of the output.
+        """The relative squared error of the input, a vector of length ``dim``, from the error of the output.
 
         ``along`` is the share of the estimate's mean square that lies along the vector, where it is known.
         """

@@ -26,7 +26,7 @@ PAPER_LEVELS = 16
 _FAINT, _FEW = 0.025, 40.0
 _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
-_READABLE = 1e6  # larger multiples of the optimum tell nothing: it is next to zero, and so is the error
+_READABLE = 1e6  # larger multiples of the optimum are meaningless: it is next to zero, and so is the error
 CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
 ENOUGH, NEARLY = 200, 1.25  # reports of a client, and rounds between two, for which an average was measured
 

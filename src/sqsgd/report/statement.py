@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.tables import counted, number, percent
 from sqsgd.training.reading import Central
@@ -78,7 +78,7 @@ def statement(group: Group) -> Statement:
     else:
         so_far = " so far" if group.state == "unfinished" else ""
         short += f", ε {number(epsilon)} per report, {number(total)} in total{so_far}"
-        short += f"; central ε\N{NO-BREAK SPACE}{four_digits(central.epsilon)}" if central else ""
+        short += f"; central ε\N{NO-BREAK SPACE}{three_digits(central.epsilon)}" if central else ""
         sentences = [_report(notion, epsilon, group.summary.delta if group.summary else 0.0)]
         if notion == "record":
             short = f"{MEANINGS[notion][0]}, ε {number(total)} in total{so_far}, δ {group.config.delta:g}"
@@ -176,7 +176,7 @@ def _central(group: Group, central: Central | None) -> list[str]:
     federation = any(run.federation for run in group.counted)
     return [
         "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {four_digits(central.epsilon)} and δ = {central.delta:g}, for whoever sees only them, if "
+        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, against readers of the models, if "
         f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
         f"such an attacker guesses right at most {chance} of the time.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "

@@ -34,7 +34,7 @@ _WORSE = 1.25  # the search stops when the error exceeds the least one by this f
 _BETTER = 0.999  # a candidate must improve by this factor, so that rounding errors never decide
 _DIGITS = 7  # of logarithms of errors: machines whose logarithms differ in the last bit choose the same
 _FAR, _NEAR = 40.0, 10.0  # -ln and ln of the odds e^ε P beyond which no threshold is the best
-_GRADIENT_NOISE = 8.0  # energy of a gradient's noise over that of its mean, late in training
+_GRADIENT_NOISE = 8.0  # energy of a gradient's noise over its mean's energy, late in training
 _PATIENCE = 512  # rounds between visits to a coordinate that double the error
 _MEASURED = 2**17  # coordinates of the model that both were measured with
 _FIRST_BOUND = 0.3  # of whole vectors in reports of one length: few gradients are shorter until late
@@ -281,7 +281,7 @@ def visits(whole: int, size: int) -> float:
 
     A residual adds up D / n gradients, whose noise grows with the root only: smaller blocks carry less of it,
     larger ones are sent before they are out of date. The minimum at D / 64 agrees with trainings of LeNet-5
-    (docs/results.md); in smaller models blocks stay above 2,048 and short vectors are sent whole.
+    (docs/results); in smaller models blocks stay above 2,048 and short vectors are sent whole.
     """
     noise = _GRADIENT_NOISE * min(1.0, whole / _MEASURED) ** 2
     return whole / size * (1 + noise * size / whole + whole / size / _PATIENCE)
@@ -346,7 +346,7 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
         elif candidate.error > _WORSE * best.error:
             break
     if best is None:
-        raise ValueError("there are no candidates to choose from")
+        raise ValueError("no candidates to choose from")
     return best
 
 

@@ -64,7 +64,7 @@ def diverged(settings: Settings, state: State, error: ValueError, client: int | 
 
 
 def task_for(client: int, settings: Settings, state: State) -> Task:
-    """Line 7: what the server sends to a client, or to whoever fills a slot, besides the weights."""
+    """Line 7: the task that the server sends to a client, or to the user of a slot."""
     return Task(
         round=state.round,
         client=client,
@@ -145,7 +145,7 @@ def server_step(
 
     Raises:
         MalformedReport: A report does not fit its task.
-        ValueError: There is no report.
+        ValueError: No report was given.
     """
     mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0
     for task, content, weight in reports:

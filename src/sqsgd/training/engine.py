@@ -123,7 +123,7 @@ class _Clients:
     state: State
     users: Indices
     numbers: Indices
-    """The number in each user's task: the user's own, or that of its slot."""
+    """The number in each user's task: the user's own, or its slot's."""
     losses: list[Losses] = field(default_factory=list)
     refused: int = 0
     seconds_gradient: float = 0.0

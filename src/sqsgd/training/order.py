@@ -107,13 +107,13 @@ def _whole(order: Order, report: int) -> Users:
 
 
 def secret_order(users: int, per_round: int, *, reports: int = 1, **passes: Any) -> Order:
-    """An order from the operating system's randomness; whoever holds it keeps it to themselves."""
+    """An order from the operating system's randomness; its holder keeps it secret."""
     key = os.urandom(KEY_BYTES * reports)
     return Order(users=users, per_round=per_round, reports=reports, key=key, seeded=False, **passes)
 
 
 def seeded_order(users: int, per_round: int, seed: int, *, reports: int = 1, **passes: Any) -> Order:
-    """A repeatable order for simulations: whoever knows the seed knows it."""
+    """A repeatable order for simulations: the seed reveals it."""
     about: dict[str, Any] = {"digest_size": KEY_BYTES, "person": b"sqsgd order"}
     start, salts = seed.to_bytes(8, "little"), (report.to_bytes(16, "little") for report in range(reports))
     key = b"".join(hashlib.blake2b(start, salt=salt, **about).digest() for salt in salts)

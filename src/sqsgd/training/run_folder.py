@@ -83,7 +83,7 @@ class RunFolder:
 
         path = self.path / CHECKPOINT
         if not path.exists():
-            raise ValueError(f"{self.path} holds no {CHECKPOINT}: there is nothing to resume")
+            raise ValueError(f"{self.path} holds no {CHECKPOINT}: nothing to resume")
         try:
             with safe_open(path, framework="np") as file:
                 numbers = json.loads(file.metadata()["sqsgd"])

@@ -29,7 +29,7 @@ RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides the reports and the steps of a training, whoever runs it.
+    """Everything that decides the reports and the steps of a training, in any engine.
 
     Zero (or ``auto``) leaves a choice to ``fitted``; a server needs ``lr`` and ``bound``.
 
@@ -68,7 +68,7 @@ class Settings:
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none. Per record: that of each record's gradient."""
+    """l2 radius to clip gradient plus residual to; 0: none. Per record: of each record's gradient."""
     delta: float = 1e-5
     """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
     sampling: float = 0.0
@@ -117,7 +117,7 @@ class Settings:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
         ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
-        scheme that keeps a residual is refused.
+        scheme that keeps a residual is an error.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -193,7 +193,7 @@ class Settings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a summary says about the settings, beside the scheme's guarantee."""
+        """The settings in a summary, next to the scheme's guarantee."""
         return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
 
     def to_toml(self) -> str:

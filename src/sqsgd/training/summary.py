@@ -23,7 +23,7 @@ DELTA = 1e-6  # of the central guarantee in summaries
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The metric that a run is judged by, accuracy unless its loss has metrics of its own."""
+    """The metric that a run is judged by, accuracy unless its loss has other metrics."""
 
     name: str = "accuracy"
     better: str = "higher"
@@ -133,7 +133,7 @@ def about_once(
 
     Args:
         scheme: The scheme of the reports.
-        order: Users fill all slots of a pass in random order (``"run"``), or those of a round (``"round"``).
+        order: Users fill all slots of a pass (``"run"``) or of a round (``"round"``) in random order.
         lines: The metrics.
         seeded: The order came from a public seed.
         slots: Their number, if users may come and go; if one is empty, no order over a pass is uniform.
@@ -145,7 +145,7 @@ def about_once(
 
     Guarantees
     ----------
-    * Users who are counted are in every pass, or in every part of a round, whichever reports are missing:
+    * Users who are counted are in every pass, or in every part of a round, for any missing reports:
       tests/training/test_several_reports.py::test_missing_reports_are_subtracted_where_they_hurt_most.
     * ``central_epsilon`` is None unless it is certified for the users whose reports were averaged:
       tests/training/test_summary.py::test_no_number_where_none_holds.

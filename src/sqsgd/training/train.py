@@ -246,7 +246,7 @@ def begin(
             named = ", ".join(sorted(changed) or ["config"])
             raise ValueError(f"--resume takes every setting from {out / CONFIG}; leave out {named}")
         if begun is None:
-            raise ValueError(f"{out} has no {CONFIG}: there is nothing to resume")
+            raise ValueError(f"{out} has no {CONFIG}: nothing to resume")
         return prepare(begun, out, given).resumed()
     if out is not None:
         RunFolder(out).check_free()  # before data are loaded
@@ -339,7 +339,7 @@ class Run:
         return dataclasses.replace(self, settings=settings, order=order, order_file=kept["order"]), state
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says about its run, beside the state: other data are then refused."""
+        """The run of a checkpoint, next to its state: other data are then an error."""
         data, labels = self.problem.dataset, 0  # inputs may be features: their bits depend on the machine
         for each in (data.train_labels, data.test_labels):
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
@@ -603,7 +603,7 @@ def load_problem(
 
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
-    """The whole dataset, whatever is held out, with features in place of its inputs if the run has them."""
+    """All of the dataset, with features in place of its inputs if the run has them."""
     from sqsgd.learning.datasets import Dataset, given_dataset, load_dataset, table_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
     from sqsgd.learning.tables import Columns

@@ -25,7 +25,7 @@ from sqsgd.schemes import make_scheme
 Transport = Callable[[str, bytes | None, Mapping[str, str]], bytes]
 """Sends a body (None: GET) with headers to an address; returns the answer or raises ``ServiceRefused``."""
 TERMS = ("scheme", "dim", "asked_epsilon", "bytes", "options", "fingerprint")
-"""The fields of ``/study`` that decide what a report reveals; a study that changes one is refused."""
+"""The fields of ``/study`` that decide how much a report reveals; a device refuses changes of them."""
 _MOST_DIM, _MOST_TEXT = 1 << 24, 1 << 20
 
 
@@ -126,7 +126,7 @@ class Device:
             self._keep(everything)  # a join that is repeated gets the same slot
             task, weights = self._joined(url, name, kept["ticket"], invitation, scheme)
             x = _answer(gradient, weights)
-            # Round 0, whichever the server named: the ledger refuses a second report for this study.
+            # Round 0 for any round that the server named: the ledger refuses a second report for this study.
             self.ledger.spend_for(scheme, replace(task, round=0), name=name)
             kept["message"] = scheme.encode(x, task, secure_rng()).hex()
             self._keep(everything)

@@ -1,4 +1,4 @@
-"""Who gets a slot, whose report fills it, and why a request is refused; many requests in one transaction."""
+"""Slots, the reports that fill them, and reasons for refusals; many requests in one transaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CODES: dict[str, tuple[int, str]] = {
 
 
 class Rejection(Exception):
-    """A request is refused; ``seconds``: when to repeat it, if that helps."""
+    """A refusal; ``seconds``: when to repeat the request, if that helps."""
 
     def __init__(self, code: str, reason: str, seconds: float = 0.0) -> None:
         super().__init__(reason)

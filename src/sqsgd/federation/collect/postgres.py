@@ -30,7 +30,7 @@ class PostgresDatabase(Database):
         with self._failing():
             self._connection = psycopg.connect(
                 url, autocommit=True, connect_timeout=5, keepalives_idle=10, tcp_user_timeout=20_000
-            )  # a server that vanished is given up after 20 s, not when TCP does
+            )  # a vanished server is detected after 20 s, before TCP detects it
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
             self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")

@@ -64,7 +64,7 @@ def check_study(database: Database, study: Study) -> None:
 
 
 def tick(database: Database, study: Study) -> bool:
-    """What has to be done by now: free late slots, end a round, take a step. True if a step was taken.
+    """Do the work that is due: free late slots, end a round, take a step. True if a step was taken.
 
     Guarantees
     ----------
@@ -167,7 +167,7 @@ def step(database: Database, study: Study, at: Stage) -> bool:
 def scrub(database: Database) -> None:
     """Leave nothing on the disk of what was deleted, nor of the order in which devices came.
 
-    If that fails, the operator is told, and it is tried again:
+    If that fails, it is logged for the operator and tried again:
     tests/collect/test_stepping.py::test_scrubbing_is_repeated_until_it_succeeds.
     """
     with database.stepping() as alone:
@@ -340,7 +340,7 @@ def create_study(
         raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
-    make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
+    make_study({**values, "dim": weights.size}, "")  # names errors before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY):
         if any((folder / name).exists() for name in (STUDY, FILE, KEY, URL)):

@@ -1,4 +1,4 @@
-"""The service: what devices ask, and what they are told. Every worker runs one; none keeps anything."""
+"""The service: requests of devices and its answers. Every worker runs one; none keeps anything."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class Service:
         return JSONResponse({"study": study.id, "task": task, "model": model, "seconds": seconds})
 
     async def report(self, request: Request) -> Response:
-        """Take a report; it is on the disk when the device is told so."""
+        """Take a report; it is on the disk before the device has the answer."""
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             raise Rejection("bad-request", "the header Authorization must be: Bearer TICKET")

@@ -39,7 +39,7 @@ def new_key(folder: Path) -> str:
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
     """The operator's signing key; ValueError if it is another study's."""
     if not path.is_file():
-        raise ValueError(f"{path} does not exist: only whoever holds the study's {KEY} can invite")
+        raise ValueError(f"{path} does not exist: only the holder of the study's {KEY} can invite")
     try:
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
     except ValueError:
@@ -50,7 +50,7 @@ def read_key(path: Path, public: str) -> Ed25519PrivateKey:
 
 
 def invitations(private: Ed25519PrivateKey, study: str, count: int) -> Iterator[str]:
-    """New invitations to a study. They are random: nothing is kept of them, and none tells who got it."""
+    """New invitations to a study. They are random and not stored, and none reveals its recipient."""
     for _ in range(count):
         content = bytes.fromhex(study) + os.urandom(_NONCE)
         yield _text(content + private.sign(_CONTEXT + content))
@@ -61,10 +61,10 @@ def invitation_number(invitation: object, study: str, public: str) -> str:
 
     Guarantees
     ----------
-    * Every changed bit is refused: tests/collect/test_study.py::test_every_changed_bit_is_refused.
+    * Every changed bit is detected: tests/collect/test_study.py::test_every_changed_bit_is_refused.
     """
     if not isinstance(invitation, str) or not invitation:
-        raise ValueError("this study is for invited devices only, and there is no invitation")
+        raise ValueError("this study is for invited devices only, and no invitation was given")
     try:
         token = base64.urlsafe_b64decode(invitation.encode() + b"=" * (-len(invitation) % 4))
     except (binascii.Error, ValueError):

@@ -31,7 +31,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-DATA_KEYS = ("partition-id", "num-partitions", "dataset", "model")  # those of the ready app
+DATA_KEYS = ("partition-id", "num-partitions", "dataset", "model")  # of the ready app
 AHEAD, BEHIND = 5.0, 305.0  # seconds by which Flower allows a node's clock to be ahead or behind
 
 
@@ -60,7 +60,7 @@ def create_ledger(node: Path) -> Ledger:
     """Create a node's ledger where its settings say or, if it exists, the witness that it lacks.
 
     Raises:
-      ValueError: there is nothing to create, or a tip shows that the ledger was lost.
+      ValueError: nothing is missing, or a tip shows that the ledger was lost.
     """
     settings = read_node_config(node)
     path, witness = Path(settings["state-dir"]) / "ledger", settings.get("witness")
@@ -108,7 +108,9 @@ def check_ready(node: Path, address: str) -> None:
     except (ValueError, OSError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{node}: ca.pem, key or key.pub is missing or damaged: {error}") from None
     if ends < datetime.now(UTC):
-        raise ValueError(f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: its federation must be written anew")
+        raise ValueError(
+            f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: its federation must be written again"
+        )
     trust = ssl.create_default_context(cafile=str(node / "ca.pem"))
     connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=10.0, context=trust)
     try:

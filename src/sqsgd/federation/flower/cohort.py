@@ -66,7 +66,7 @@ class NodeOrder:
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
     * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely. Those of
       passes are independent: tests/flower/test_several_passes.py::test_each_pass_has_an_order_of_its_own.
-    * Neither results nor requests tell which node had which slot:
+    * Neither results nor requests reveal which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
 
@@ -109,7 +109,7 @@ class NodeOrder:
             self.done()
 
     def candidates(self, round: int) -> set[int] | None:
-        """The only nodes that may be asked in the round; None: all that were not asked in its pass."""
+        """The only nodes that may be asked in the round; None: every node that was not asked in its pass."""
         if self.length and (number := round // self.length) != self._pass:
             self._pass, self.asked = number, set()
         if self._asking[0] == round:  # the server was killed in this round
@@ -147,7 +147,7 @@ class NodeOrder:
         return self._plan[round * self.per_round : (round + 1) * self.per_round]
 
     def done(self) -> None:
-        """The round is over: whoever was asked is not asked again, whether it answered or not."""
+        """The round is over: its nodes are not asked again, answered or not."""
         self.asked |= set(self._asking[1])
         self._asking = (-1, {})
 

@@ -66,7 +66,7 @@ class SqsgdStrategy(Strategy):
 
     Raises:
       ValueError: an option, or a combination of options, is invalid.
-      TypeError: there is no such option.
+      TypeError: an option is unknown.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SqsgdStrategy(Strategy):
         chosen = {key: keywords.pop(key) for key in _SETTINGS if key in keywords}
         _check_flowers(keywords, [*inspect.signature(SqsgdStrategy).parameters, *_SETTINGS])
         if settings is not None and chosen:
-            raise TypeError(f"{', '.join(chosen)} beside settings: give settings or keywords")
+            raise TypeError(f"{', '.join(chosen)} next to settings: give settings or keywords")
         self.asked_for = settings or FederationSettings(**chosen)
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
         self.reports = checks.integer("reports", reports, 1, MOST_REPORTS)

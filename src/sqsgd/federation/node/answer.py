@@ -250,7 +250,7 @@ class Node:
     def _encode(
         self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
     ) -> tuple[bytes, Vector | None, str]:
-        """The report, the new residual, and why zero was reported: no error may tell of divergence."""
+        """The report, the new residual, and the reason for a zero report: no error may reveal divergence."""
         task, scales = request.task, {"alpha": request.alpha, "beta": request.beta}
         seed = None if self.simulation is None else self.simulation.seed
         rng = secure_rng() if seed is None else seeded_rng(noise_seed(seed, task.round, task.client))

@@ -50,7 +50,7 @@ class FederationSettings(Settings):
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for each in fields(Settings):  # requests and files need exact types, also where NumPy's are given
+        for each in fields(Settings):  # requests and files need exact types, not NumPy's
             if each.type in ("float", "int"):
                 exact = float if each.type == "float" else int
                 object.__setattr__(self, each.name, exact(getattr(self, each.name)))
