@@ -1,7 +1,5 @@
 """Argument validation: each check returns the value or raises a ValueError with its name and value."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ A message is the version (one byte), a checksum (four bytes) and the packed colu
 the scheme and the task, which are not sent, so that a message is valid for no other: docs/wire-format.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import struct

@@ -1,7 +1,5 @@
 """Find, verify, read and download the files of the public datasets, without importing torch."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Fair binomial noise: exact draws in bulk, and its privacy for a vector of whole numbers."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

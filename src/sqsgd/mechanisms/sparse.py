@@ -1,7 +1,5 @@
 """Sparse match codes: a few signed coordinates near the largest ones, with their law."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator

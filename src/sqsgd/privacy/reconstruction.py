@@ -10,8 +10,6 @@ The paper's bound of the cap, √8 exp(-(r-1) a²/2) (line 148), is always large
 radius √(2-2a) instead of 2-2a, it does not hold.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Codes to bytes and back: packed codes, the enumerative code of signed subsets, and checksums."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sqsgd._internal.kernels import compiled, inlined

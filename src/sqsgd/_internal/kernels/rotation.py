@@ -4,8 +4,6 @@ The transform of 64 numbers is vectorised explicitly for LLVM, which does not fi
 with plain loops the whole transform takes more than twice as long.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import llvmlite.binding as llvm

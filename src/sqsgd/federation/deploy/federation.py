@@ -1,7 +1,5 @@
 """The settings of a federation: its nodes, what is trained, what a node allows; stored in federation.toml."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A node's settings in node.conf and its ledger; as a module, what ``run.sh`` in its folder runs."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import os

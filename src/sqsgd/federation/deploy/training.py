@@ -1,7 +1,5 @@
 """Submits a training to Flower and follows it to its end; what run folders and ledgers say about it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
