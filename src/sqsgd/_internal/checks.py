@@ -98,12 +98,6 @@ def finite_size(name: str, size: float) -> float:
     return size
 
 
-def finite_sizes(name: str, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The same for many vectors."""
-    finite_size(name, float(sizes.max(initial=0.0)))
-    return sizes
-
-
 def meant(name: object, known: Iterable[str]) -> str:
     """ "; did you mean ...?" if a known name is close, ignoring case; else an empty string."""
     close = difflib.get_close_matches(str(name).lower(), list(known), 1)

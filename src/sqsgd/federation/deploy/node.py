@@ -55,11 +55,7 @@ def _checked_settings(node: Path) -> dict[str, Any]:
 
 
 def create_ledger(node: Path) -> Ledger:
-    """Create a node's ledger where its settings say or, if it exists, the witness that it lacks.
-
-    Raises:
-      ValueError: there is nothing to create, or a tip shows that the ledger was lost.
-    """
+    """Create a node's ledger or, if it exists, the witness that it lacks; ValueError if it was lost."""
     settings = read_node_config(node)
     path, witness = Path(settings["state-dir"]) / "ledger", settings.get("witness")
     if not path.exists():
@@ -74,11 +70,7 @@ def create_ledger(node: Path) -> Ledger:
 
 
 def top_up(node: Path, epsilon: float) -> Ledger:
-    """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts.
-
-    Raises:
-      ValueError: node.conf cannot be changed, or its cap is lower than the ledger's.
-    """
+    """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts."""
     settings, path = _checked_settings(node), node / NAME
     ledger = Ledger(Path(settings["state-dir"]) / "ledger", witness=settings.get("witness"))
     if settings["max-epsilon"] < ledger.max_epsilon:
