@@ -1,6 +1,4 @@
-"""Packing and checksums against plain twins, softmax of large scores; one compiled version of each kernel."""
-
-import zlib
+"""Packing against plain twins, softmax of large scores; one compiled version of each kernel."""
 
 import numba
 import numpy as np
@@ -10,7 +8,6 @@ from random_words import words
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
 from sqsgd._internal.kernels import coding, compiled, rotation, sampling
-from sqsgd._internal.kernels.coding import checksums
 from sqsgd._internal.kernels.softmax import softmax_gradients
 from sqsgd.core.codec import Column
 from sqsgd.core.random import secure_rng
@@ -24,19 +21,6 @@ def test_fold_is_the_plain_bit_stream(bits, size):
     packed = Column(size, 2**bits).pack(codes)
     assert packed == reference.pack_bits(codes, bits)
     assert np.array_equal(Column(size, 2**bits).unpack(packed), codes)
-
-
-@pytest.mark.parametrize(("middle", "length"), [(0, 0), (32, 2), (5, 300)])
-def test_checksums_are_zlibs(middle, length):
-    draw = np.random.default_rng(length)
-    numbers = np.array([0, 1, 2**64 - 1, *draw.integers(0, 2**64, 20, np.uint64)], np.uint64)
-    between = draw.integers(0, 256, middle, np.uint8)
-    bodies = draw.integers(0, 256, (numbers.size, length), np.uint8)
-    start, results = zlib.crc32(b"before"), np.empty(numbers.size, np.uint32)
-    checksums(np.uint32(start), numbers, between, bodies, results)
-    for number, body, result in zip(numbers, bodies, results, strict=True):
-        message = int(number).to_bytes(8, "little") + between.tobytes() + body.tobytes()
-        assert result == zlib.crc32(message, start)
 
 
 # ---------------------------------------------------------------- softmax

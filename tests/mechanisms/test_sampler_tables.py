@@ -15,7 +15,7 @@ from word_laws import WORDS, check_edges, exponential
 
 from sqsgd import PrivQuant, ScalarDP
 from sqsgd._internal import exact
-from sqsgd.mechanisms.binomial import FairBinomial
+from sqsgd.mechanisms.binomial import fair_binomial
 from sqsgd.mechanisms.channels import OrdinalChannel, TopSet
 from sqsgd.mechanisms.privquant import boundary_law
 from sqsgd.schemes.privunit_index import NearestVertices, best_nearest
@@ -132,11 +132,11 @@ def binomial_cdf(trials):
 
 @pytest.mark.parametrize("trials", [1, 7, 64, 90, 2_000])
 def test_fair_binomials(trials):
-    law, cdf = FairBinomial(trials), binomial_cdf(trials)
-    inside = [value for value in law._law._values if 0 <= value < trials]
-    check_edges(lambda rng: law.draw(1, rng)[0], cdf, some(inside, 12))
-    below, above = law._law.tables()  # every edge of the table for bulk draws
-    for value, under, over in zip(law._law._values, below.tolist(), above.tolist(), strict=True):
+    law, cdf = fair_binomial(trials), binomial_cdf(trials)
+    inside = [value for value in law._values if 0 <= value < trials]
+    check_edges(lambda rng: law.draw_many(1, rng)[0], cdf, some(inside, 12))
+    below, above = law.tables()  # every edge of the table for bulk draws
+    for value, under, over in zip(law._values, below.tolist(), above.tolist(), strict=True):
         edge = (cdf(value) if value >= 0 else Fraction(0)) * WORDS
         assert under <= edge <= over + 1
 

@@ -16,7 +16,7 @@ from sqsgd._internal import exact
 from sqsgd._internal.exact import InverseCdf
 from sqsgd.core import random as private
 from sqsgd.core.random import Rng
-from sqsgd.mechanisms.binomial import FairBinomial
+from sqsgd.mechanisms.binomial import fair_binomial
 from sqsgd.mechanisms.channels import OrdinalChannel, TopSet, integers_below
 from sqsgd.mechanisms.privquant import boundary_law
 from sqsgd.schemes.privunit_index import NearestVertices
@@ -233,7 +233,7 @@ def cdfs():
                 OrdinalChannel(levels, epsilon)._cdf(level),
             )
     for trials in (1, 1000, 10**7):
-        yield f"tosses {trials}", trials, FairBinomial(trials)._cdf
+        yield f"tosses {trials}", trials, fair_binomial(trials)._cdf
     for epsilon in (1e-6, 10.0, 1e6):
         yield f"scalar {epsilon}", 1, ScalarDP(1.0, epsilon, 255)._stays._cdf
 
@@ -287,7 +287,7 @@ def small_laws():
             yield f"levels {epsilon} {level}", OrdinalChannel(6, epsilon)._cdf(level), levels
     for trials in (1, 2, 31, 200):
         tosses = partial(lambda trials: [arb(math.comb(trials, v)) for v in range(trials + 1)], trials)
-        yield f"tosses {trials}", FairBinomial(trials)._cdf, tosses
+        yield f"tosses {trials}", fair_binomial(trials)._cdf, tosses
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from scipy.signal import fftconvolve
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
 from sqsgd._internal.geometry import round_unbiased
 from sqsgd.core.codec import Column
-from sqsgd.mechanisms.binomial import FairBinomial
+from sqsgd.mechanisms.binomial import fair_binomial
 from sqsgd.schemes.cpsgd import ShareOfNoise
 
 BOUND = 1.0
@@ -150,7 +150,7 @@ def test_what_is_sent_has_the_density(monkeypatch):
     assert g_test(drawn(), expected) > 1e-6
 
     module = sys.modules[ShareOfNoise.__module__]
-    monkeypatch.setattr(module, "fair_binomial", lambda trials: FairBinomial(trials - 1))
+    monkeypatch.setattr(module, "fair_binomial", lambda trials: fair_binomial(trials - 1))
     assert g_test(drawn(), expected) < 1e-6
 
 

@@ -1,7 +1,5 @@
 """Argument validation: each check returns the value or raises a ValueError with its name and value."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping
@@ -98,12 +96,6 @@ def finite_size(name: str, size: float) -> float:
     if not size < math.inf:
         raise ValueError(f"{name} contains NaN or infinity")
     return size
-
-
-def finite_sizes(name: str, sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The same for many vectors."""
-    finite_size(name, float(sizes.max(initial=0.0)))
-    return sizes
 
 
 def meant(name: object, known: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """Exact arithmetic: decisions in ball arithmetic, exact draws, exact sums of epsilons."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,7 +1,5 @@
 """Files: atomic writes and locks, secrets for their owner alone, infinity and NaN in JSON, TOML."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

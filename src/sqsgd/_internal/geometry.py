@@ -1,7 +1,5 @@
 """Norms, averages over rotated vectors, spherical caps, unbiased rounding."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """The audit as files: one self-contained HTML page, the pictures as PNG, the numbers as JSON."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Answers to the conformance vectors, which tools/conformance_vectors.py writes, compared with ours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

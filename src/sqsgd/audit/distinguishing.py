@@ -1,7 +1,5 @@
 """No two inputs can be distinguished better than ε allows: by their densities, and by counts of reports."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The bytes of many reports follow the distribution that the privacy proof is about."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -2,8 +2,6 @@
 
 The attacker knows model, weights, labels and coordinates, and tunes the total variation on the originals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

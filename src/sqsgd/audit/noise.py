@@ -1,7 +1,5 @@
 """Noise comes from the operating system through the client's generator, and no two reports share any."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -13,7 +13,6 @@ from sqsgd.audit.distinguishing import CONFIDENCE, Scores, level_of, lower_bound
 from sqsgd.audit.findings import Finding, judged
 from sqsgd.audit.subject import Floats, Subject, task_for
 from sqsgd.core import Scheme
-from sqsgd.core.random import Rng
 from sqsgd.core.records import REACH, RecordSum
 from sqsgd.core.task import Task
 from sqsgd.mechanisms.gaussian_account import gaussian_epsilon
@@ -26,7 +25,9 @@ def record_checks(subject: Subject) -> Iterator[Finding]:
     """The limit of a single record, then reports of worst-case neighbours at several budgets."""
     yield _limit(subject)
     for budget in (*subject.budgets, subject.epsilon):
-        scheme = _fine(subject.make(dim=_DIM, epsilon=budget, bytes=64))
+        scheme = subject.make(dim=_DIM, epsilon=budget, bytes=64)
+        mechanism: Any = scheme.mechanism
+        scheme = replace(scheme, mechanism=replace(mechanism, levels=1 << 16))  # attackers see the noisy sums
         task, rho = task_for(scheme, subject.seed), scheme.privacy.rho
         first, second = (_scores(scheme, task, each, subject) for each in (True, False))
         half = subject.trials // 2
@@ -44,12 +45,6 @@ def record_checks(subject: Subject) -> Iterator[Finding]:
         error = math.sqrt(2 / first.size + mu**2 / (4 * first.size))
         sentence = f"Deviations between the mean scores of {about}; the limit allows for {_ERRORS:g} errors."
         yield judged("law", f"separation, budget {budget:g}", sentence, apart, mu + _ERRORS * error)
-
-
-def _fine(scheme: Scheme) -> Scheme:
-    """With so many levels that an attacker sees the noisy numbers: levels come after the noise."""
-    mechanism: Any = scheme.mechanism
-    return replace(scheme, mechanism=replace(mechanism, levels=1 << 16))
 
 
 def _limit(subject: Subject) -> Finding:
@@ -78,12 +73,8 @@ def _scores(scheme: Scheme, task: Task, present: bool, subject: Subject) -> Floa
     if present:
         total.add((1e6 * record)[None].astype(np.float32))
     direction = record / np.linalg.norm(record)
-    return np.array([_estimate(scheme, task, total, rng) @ direction for _ in range(subject.trials)])
-
-
-def _estimate(scheme: Scheme, task: Task, total: RecordSum, rng: Rng) -> Floats:
-    columns = scheme.open(scheme.encode(total, task, rng), task)
-    return scheme.mechanism.estimate(columns, task.bound)
+    opened = (scheme.open(scheme.encode(total, task, rng), task) for _ in range(subject.trials))
+    return np.array([scheme.mechanism.estimate(columns, task.bound) @ direction for columns in opened])
 
 
 def _tally(first: Floats, second: Floats) -> Scores:

@@ -1,7 +1,5 @@
 """The command line, by topic. Commands import what they need when they run: ``sqsgd --help`` is quick."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``sqsgd deploy``: write a federation for standard parts to run, change it, try it here, watch it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -120,9 +120,8 @@ def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:
         schemes.setdefault(entry.scheme, []).append(to_units(entry.epsilon))
-    spent = (
-        ledger.spent if per_record else from_units(sum(map(sum, schemes.values())))
-    )  # of the entries shown: a client may spend meanwhile
+    # Of the entries shown: a client may spend meanwhile.
+    spent = ledger.spent if per_record else from_units(sum(map(sum, schemes.values())))
     return {
         "path": str(ledger.path),
         "owner": ledger.owner,

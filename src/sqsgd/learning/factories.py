@@ -1,7 +1,5 @@
 """Load a user's model, dataset, loss or feature extractor by the name ``package.module:factory``."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Find, verify, read and download the files of the public datasets, without importing torch."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib
@@ -57,31 +55,22 @@ class Source:
         return f"{' or '.join(filter(None, (fetched, self.remedy)))}, or {_GIVE}"
 
 
-def _idx_files(train: str, test: str, *checksums: str) -> tuple[File, ...]:
-    parts = [f"{part}-{what}-ubyte" for part in (train, test) for what in ("images-idx3", "labels-idx1")]
-    return tuple(map(File, parts, checksums or ("",) * 4))
+def _idx_files(parts: str, *checksums: str) -> tuple[File, ...]:
+    names = [f"{part}-{what}-ubyte" for part in parts.split() for what in ("images-idx3", "labels-idx1")]
+    return tuple(map(File, names, checksums or ("",) * len(names)))
 
 
-_EMNIST_BYCLASS = (
-    File(
-        "emnist-byclass-test-images-idx3-ubyte",
-        "385559d7d5c96f49cd6b55b3e9e76d7ecbf568897b6067e8cac8f1ffc2f50f81",
-    ),
-    File(
-        "emnist-byclass-test-labels-idx1-ubyte",
-        "842d01413932b3ce7afbc9990376a16f8880a212bb42d66fa2922b4218cf300a",
-    ),
+_EMNIST_BYCLASS = _idx_files(
+    "emnist-byclass-test",
+    "385559d7d5c96f49cd6b55b3e9e76d7ecbf568897b6067e8cac8f1ffc2f50f81",
+    "842d01413932b3ce7afbc9990376a16f8880a212bb42d66fa2922b4218cf300a",
 )
-_EMNIST_DIGITS = (
-    File(
-        "emnist-mnist-test-images-idx3-ubyte",
-        "0a5442aeabc1ec6cf0a8335d81debf853b46a7570f5d93805a4d6ef8b7281063",
-    ),
-    File(
-        "emnist-mnist-test-labels-idx1-ubyte",
-        "a0ffd2d4ce92418e020d53cf36f2b6c154c4f59344098a5e8d3c6e588109f0a0",
-    ),
+_EMNIST_DIGITS = _idx_files(
+    "emnist-mnist-test",
+    "0a5442aeabc1ec6cf0a8335d81debf853b46a7570f5d93805a4d6ef8b7281063",
+    "a0ffd2d4ce92418e020d53cf36f2b6c154c4f59344098a5e8d3c6e588109f0a0",
 )
+_Emnist = partial(Source, mean=0.1733, deviation=0.3317, transposed=True)
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
@@ -91,8 +80,7 @@ SOURCES: dict[str, Source] = {
             mean=0.1307,
             deviation=0.3081,
             files=_idx_files(
-                "train",
-                "t10k",
+                "train t10k",
                 "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                 "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
                 "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -110,8 +98,7 @@ SOURCES: dict[str, Source] = {
             mean=0.2860,
             deviation=0.3530,
             files=_idx_files(
-                "train",
-                "t10k",
+                "train t10k",
                 "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
                 "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
                 "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -125,13 +112,10 @@ SOURCES: dict[str, Source] = {
             folders=("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist"),
             remedy="apt install dataset-fashion-mnist",
         ),
-        Source(
+        _Emnist(
             name="emnist",
             title="EMNIST (MNIST split)",
-            mean=0.1733,
-            deviation=0.3317,
-            transposed=True,
-            files=_idx_files("emnist-mnist-train", "emnist-mnist-test"),
+            files=_idx_files("emnist-mnist-train emnist-mnist-test"),
             mirrors=(
                 "https://biometrics.nist.gov/cs_links/EMNIST/",
                 "https://www.itl.nist.gov/iaui/vip/cs_links/EMNIST/",
@@ -139,22 +123,16 @@ SOURCES: dict[str, Source] = {
             archive=("gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),
             folders=("EMNIST/raw", "gzip"),
         ),
-        Source(
+        _Emnist(
             name=DIGITS,
             title="emnist-digits56k (trained on 56,478 digits of the by-class test split), EMNIST",
-            mean=0.1733,
-            deviation=0.3317,
-            transposed=True,
             sizes=(56_478, 10_000),
             files=(*_EMNIST_BYCLASS, *_EMNIST_DIGITS),
             folders=("emnist", "EMNIST/raw", "gzip"),
         ),
-        Source(
+        _Emnist(
             name="emnist-byclass",
             title="EMNIST by-class test split, every fifth image of a class:",
-            mean=0.1733,
-            deviation=0.3317,
-            transposed=True,
             sizes=(93_083, 23_240),
             classes=62,
             files=_EMNIST_BYCLASS,

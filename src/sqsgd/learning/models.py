@@ -40,19 +40,11 @@ def make_model(
 ) -> nn.Module:
     """A model, initialised from the seed alone; torch's global generator keeps its state.
 
-    Args:
-        name: A row of ``MODELS``, ``pretrained-linear``, or ``package.module:factory``, which may take
-            ``classes`` and ``in_shape``.
-        classes: The number of classes, or of outputs.
-        in_shape: The shape of one input.
-        seed: Decides the initial weights.
-        given: A factory, or a module to copy with its weights, in place of the name's.
-        head: The public weights from which ``pretrained-linear`` starts.
-        intercept: Whether ``linear`` has one. On features of unit length it has none, and neither on scaled
-            tables, whose rows hold a constant: the clipped norm of a gradient then counts it as any column.
-
-    Raises:
-        ValueError: If the name is unknown, the inputs do not fit, or a user's model cannot be trained.
+    ``name``: a row of ``MODELS``, ``pretrained-linear``, which starts from the public weights ``head``, or
+    ``package.module:factory``, which may take ``classes`` (or outputs) and ``in_shape``, that of an input.
+    ``given``: a factory, or a module to copy with its weights, in place of the name's. ``linear`` has no
+    ``intercept`` on features of unit length, nor on scaled tables, whose rows hold a constant: the clipped
+    norm of a gradient then counts it as any column. ValueError for a model that cannot be trained.
 
     >>> sum(parameter.numel() for parameter in make_model("lenet5").parameters())
     119850

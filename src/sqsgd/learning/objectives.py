@@ -6,8 +6,9 @@ labels)``, numbers by name on all held-out examples, the headline first, and nam
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -101,15 +102,9 @@ class Objective:
                 outputs = None if self.metrics is None else model(batch[0]).cpu()
                 return len(batch[0]), self.loss(model, batch).item() * len(batch[0]), outputs
 
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            with ThreadPoolExecutor(workers) as pool:
-                batches = zip(torch.split(inputs, size), torch.split(labels, size), strict=True)
-                counts, losses, found = zip(*pool.map(part, batches), strict=True)
-        finally:
-            for module, training in modes:
-                module.training = training
+        with evaluating(model), ThreadPoolExecutor(workers) as pool:
+            batches = zip(torch.split(inputs, size), torch.split(labels, size), strict=True)
+            counts, losses, found = zip(*pool.map(part, batches), strict=True)
         metrics: Mapping[str, float] = {}
         if self.is_default:
             metrics = {"accuracy": sum(found) / sum(counts)}
@@ -132,6 +127,18 @@ class Objective:
                 f"{', '.join(measured) or 'none'}"
             )
         return measured
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; each of its layers then gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def class_scores(model: Any, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -170,18 +177,14 @@ def _matching(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return outputs
 
 
-def _squared_error(model: Any, batch: Batch) -> torch.Tensor:
-    return mse_loss(_matching(model(batch[0]), batch[1]), batch[1])
+def _of_matching(loss: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[Any, Batch], Any]:
+    return lambda model, batch: loss(_matching(model(batch[0]), batch[1]), batch[1])
 
 
 def _regression(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     error = (_matching(outputs, labels) - labels).double().square().mean().item()
     spread = (labels.double() - labels.double().mean(dim=0)).square().mean().item()
     return {"RMSE": math.sqrt(error), "R2": 1 - error / spread if spread else math.nan}
-
-
-def _multi_label(model: Any, batch: Batch) -> torch.Tensor:
-    return binary_cross_entropy_with_logits(_matching(model(batch[0]), batch[1]), batch[1])
 
 
 def _set_scores(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -192,12 +195,13 @@ def _set_scores(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]
 
 
 _RMSE = frozenset({"RMSE"})
+_numbers, _sets = _of_matching(mse_loss), _of_matching(binary_cross_entropy_with_logits)
 OBJECTIVES: Mapping[str, Objective] = {
     each.name: each
     for each in (
         Objective(name=DEFAULT, mean_loss=_cross_entropy),
-        Objective(name="squared-error", mean_loss=_squared_error, metrics=_regression, lower_is_better=_RMSE),
-        Objective(name="multi-label", mean_loss=_multi_label, metrics=_set_scores),
+        Objective(name="squared-error", mean_loss=_numbers, metrics=_regression, lower_is_better=_RMSE),
+        Objective(name="multi-label", mean_loss=_sets, metrics=_set_scores),
     )
 }
 
@@ -232,10 +236,9 @@ def _of_torch(name: str, loss: nn.Module) -> Objective:
     if any(True for _ in loss.parameters()):
         raise ValueError(f"loss {name!r} has weights, which nobody trains: move them to the model")
     numbers, sets = isinstance(loss, _NUMBERS), isinstance(loss, nn.BCEWithLogitsLoss)
-
-    def mean_loss(model: Any, batch: Batch) -> torch.Tensor:
-        outputs = model(batch[0])
-        return loss(_matching(outputs, batch[1]) if numbers or sets else outputs, batch[1])  # type: ignore[no-any-return]
+    mean_loss = (
+        _of_matching(loss) if numbers or sets else lambda model, batch: loss(model(batch[0]), batch[1])
+    )
 
     def right(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
         counted = labels != getattr(loss, "ignore_index", IGNORED)
@@ -249,6 +252,8 @@ def _of_torch(name: str, loss: nn.Module) -> Objective:
 
 def make_objective(name: str, value: Any) -> Objective:
     """An objective from ``loss(model, batch)``, an object or class that has one, or torch's loss modules."""
+    if isinstance(value, Objective):
+        return value
     if known := built_in(value):
         return OBJECTIVES[known]
     if isinstance(value, type):

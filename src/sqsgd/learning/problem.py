@@ -93,9 +93,7 @@ class LearningProblem:
         data, privacy = self.dataset, scheme.privacy
         for client, task, rng in asked:
             mine = self.parts[client]
-            if (
-                privacy.turns > 1
-            ):  # the account does not rest on the secrecy of turns: a simulation's are seeded
+            if privacy.turns > 1:  # whose secrecy the account does not rest on: a simulation's are seeded
                 stream = PublicStream(seed=self.seed, round=0, client=client, purpose="batches")
                 key = stream.words(8).tobytes()
                 chosen = mine[records.in_turn(len(mine), privacy.turns, task.round, key)]
@@ -216,14 +214,7 @@ def make_problem(
 ) -> LearningProblem:
     """Partition the training data over the clients, and check that the model fits it; else ValueError.
 
-    Args:
-        dataset: Training and held-out examples.
-        model: Trained from its current weights.
-        clients: How many clients there are.
-        partition_scheme: See ``learning.partition.partition``.
-        seed: Decides partition, cohorts and batches.
-        device: Where gradients are computed.
-        **chosen: Other fields of ``LearningProblem``; ``batch`` and ``participants`` are needed.
+    ``chosen``: other fields of ``LearningProblem``, among them ``batch`` and ``participants``.
     """
     gradients.prepare_torch()
     objective = chosen.get("objective", OBJECTIVES[DEFAULT])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from sqsgd.core.random import Keystream, Rng
 from sqsgd.core.records import RecordSum
 from sqsgd.core.task import Task
 from sqsgd.learning.gradients import Losses, Rows, WholeLoss, loss_gradient, parameter_count
-from sqsgd.learning.objectives import Batch, Objective, find_objective, make_objective
+from sqsgd.learning.objectives import Batch, Objective, evaluating, find_objective, make_objective
 from sqsgd.learning.partition import Indices
 
 _FLOATS, _MOST_TOGETHER = 1 << 22, 64
@@ -61,7 +60,7 @@ def record_sum(
     8
     """
     checks.positive("clip_norm", clip_norm)
-    objective = _objective(loss)
+    objective = find_objective(loss) if isinstance(loss, str) else make_objective("your loss", loss)
     check_records(model, objective, (batch[0][:2], batch[1][:2]))
     if scheme is None or task is None:
         total, block = RecordSum(parameter_count(model), clip_norm, normalise=normalise), None
@@ -126,7 +125,7 @@ def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
             )
     if len(some[0]) < 2:
         return
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         ones = [objective.loss(model, (some[0][i : i + 1], some[1][i : i + 1])).item() for i in (0, 1)]
         both = objective.loss(model, (some[0][:2], some[1][:2])).item()
     near = _MIXED * (abs(ones[0]) + abs(ones[1])) + 1e-6
@@ -135,23 +134,6 @@ def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
             f"loss {objective.name!r} mixes records: two together give {both:.6g}, alone {ones[0]:.6g} and "
             f"{ones[1]:.6g}; it must be the mean, or the sum, of the losses of single records"
         )
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _objective(loss: Any) -> Objective:
-    if isinstance(loss, Objective):
-        return loss
-    return find_objective(loss) if isinstance(loss, str) else make_objective("your loss", loss)
 
 
 def sampled(count: int, rate: float, rng: Rng) -> Indices:

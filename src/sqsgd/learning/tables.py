@@ -49,16 +49,12 @@ class Examples:
 
 
 def read_examples(name: str, value: Any) -> list[Examples]:
-    """The examples in the value that a user's dataset factory returned.
+    """Training and test examples in what a user's dataset factory returned, or one set, still to be split.
 
-    Args:
-        name: The dataset's name, for error messages.
-        value: ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, where inputs may be
-            a table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called
-            label, labels or target and perhaps one called client; or two of these: a pair, or a mapping with
-            ``train`` and ``test`` or ``validation``.
-
-    Returns training and test examples, or one set that is still to be split.
+    It may be ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, the inputs perhaps a
+    table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called label, labels
+    or target and perhaps one called client; or two of these: a pair, or a mapping with ``train`` and ``test``
+    or ``validation``.
     """
     where, pair = f"dataset {name!r}", False
     if isinstance(value, Mapping):
@@ -123,10 +119,9 @@ def _loaded(where: str, value: Any) -> list[torch.Tensor]:
             raise TypeError("a third value names the client, by a whole number, not a weight")
         return found
     except Exception as error:
-        wanted = (
-            "each example must be (input, label) or (input, label, client), all tensors or numbers of one"
-        )
-        raise ValueError(f"{where}{one_line(error)}; {wanted} shape: give images a transform") from error
+        wanted = "each example must be (input, label) or (input, label, client), all tensors or numbers"
+        told = f"{one_line(error)}; {wanted} of one shape: give images a transform"
+        raise ValueError(f"{where}{told}") from error
 
 
 def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool = False) -> Examples:

@@ -1,67 +1,31 @@
 """Fair binomial noise: exact draws in bulk, and its privacy for a vector of whole numbers."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from flint import arb
 
 from sqsgd._internal import exact
-from sqsgd.core.random import Rng
 
-_GUIDE_BITS = 16
 MOST_TRIALS = 1 << 62  # no code holds a larger sum
 
 
-@final
-class FairBinomial:
-    """Draws the number of heads in ``trials`` tosses of a fair coin, exactly.
+@lru_cache(maxsize=4)
+def fair_binomial(trials: int) -> exact.InverseCdf:
+    """The law of the number of heads in ``trials`` tosses of a fair coin; 10^9 of them take up to a second.
 
     tests/mechanisms/test_sampler_tables.py::test_fair_binomials.
     """
 
-    def __init__(self, trials: int) -> None:
-        self.trials = trials
-        with exact.precision(192):
-            edges = list(exact.running_sum(trials, 2, 0, trials, arb(1), arb(0), arb(2) ** -80))
-            self._law = exact.InverseCdf(trials, self._cdf, edges)
-        self._first = edges[0][0]
-        self._below, self._above = self._law.tables()
-        firsts = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(64 - _GUIDE_BITS)
-        self._guide = np.searchsorted(self._above, firsts)
+    def cdf(heads: int) -> arb:
+        return exact.log_tails(trials, 2, heads + 1)[1].exp()
 
-    def _cdf(self, heads: int) -> arb:
-        return exact.log_tails(self.trials, 2, heads + 1)[1].exp()
-
-    def draw(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
-        """``count`` independent draws."""
-        words = rng.words(count)
-        place = self._place(words)
-        known = np.minimum(place, self._above.size - 1)
-        heads = self._first + known.astype(np.int64)
-        sure = (place == known) & (place > 0) & (words < self._below[known])
-        for i in np.flatnonzero(~sure):
-            heads[i] = self._law.continue_from(int(words[i]), rng)
-        return heads
-
-    def _place(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The first edge that each word is not certainly above; usually its leading bits decide."""
-        place: npt.NDArray[np.int64] = self._guide[words >> np.uint64(64 - _GUIDE_BITS)]
-        later = np.flatnonzero(self._above[np.minimum(place, self._above.size - 1)] < words)
-        place[later] = np.searchsorted(self._above, words[later])
-        return place
-
-
-@lru_cache(maxsize=4)
-def fair_binomial(trials: int) -> FairBinomial:
-    """The law of this many tosses; constructing it takes up to a second for 10^9 of them."""
-    return FairBinomial(trials)
+    with exact.precision(192):
+        edges = exact.running_sum(trials, 2, 0, trials, arb(1), arb(0), arb(2) ** -80)
+        return exact.InverseCdf(trials, cdf, edges)
 
 
 @dataclass(frozen=True, kw_only=True)

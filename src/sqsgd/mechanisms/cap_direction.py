@@ -4,8 +4,6 @@ Given a unit vector u, t = <v, u> lies beyond an edge g more often than under a 
 same in every direction.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

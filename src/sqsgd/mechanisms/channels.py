@@ -1,7 +1,5 @@
 """Channels for one coordinate at a time, whose odds depend on the distance; choosing a coordinate."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """ScalarDP: one bounded number as one of K levels; and mechanisms that send a vector's size with it."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

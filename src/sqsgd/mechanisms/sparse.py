@@ -1,7 +1,5 @@
 """Sparse match codes: a few signed coordinates near the largest ones, with their law."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -232,7 +230,9 @@ class NearCodes(Sized):
     def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
         from sqsgd._internal.kernels.sampling import select_signed_rows
 
-        share = np.minimum(checks.finite_sizes("x", row_norms(x)) / bound, 1.0)
+        norms = row_norms(x)
+        checks.finite_size("x", float(norms.max(initial=0.0)))
+        share = np.minimum(norms / bound, 1.0)
         near = np.empty((len(x), self.law.near), np.uint32)
         select_signed_rows(x.view(np.uint32), near)
         if self.symbol is None:

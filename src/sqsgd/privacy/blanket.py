@@ -9,8 +9,6 @@ where α and β are the densities of the target's two inputs relative to the bla
 docs/proofs/shuffled-reports.md proves this, and that what is computed here is never below it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The planner: the parameters for a budget, the predicted error, and warnings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -10,8 +10,6 @@ The paper's bound of the cap, √8 exp(-(r-1) a²/2) (line 148), is always large
 radius √(2-2a) instead of 2-2a, it does not hold.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict, dataclass
@@ -71,7 +69,7 @@ def reconstruction_bound(
         share = arb(float(probability)).log() - float(epsilon) - float(prior)
         if not share < -arb(2).log():
             share -= arb(2) ** -150  # too close to decide: a is about 1e-40
-        if _log_cap(dimensions, _FARTHEST) >= share:
+        if chance(dimensions, _FARTHEST)[0].log() >= share:
             return 1.0
         log_width = _least(dimensions, share)
     return min(1.0, exact.rounded(lambda: edge(log_width), math.inf))
@@ -84,11 +82,6 @@ def _checked(epsilon: float, dimensions: int, probability: float, prior: float) 
     if not checks.real("probability", probability, 0.0, 1.0) > 0:
         raise ValueError(f"probability = {probability!r} must be above 0")
     return checks.integer("dimensions", dimensions, 1, MOST_DIMENSIONS)
-
-
-def _log_cap(dimensions: int, log_width: float) -> arb:
-    """ln Cap_r(a) from ln(1 - a²)."""
-    return chance(dimensions, log_width)[0].log()
 
 
 def _least(dimensions: int, share: arb) -> float:
@@ -107,7 +100,7 @@ def _least(dimensions: int, share: arb) -> float:
         if abs(step) <= 2.0**-50 * u:
             break
     start, beyond = u * u * (1 - 2.0**-50), 0
-    while not _log_cap(dimensions, -start * (1 + beyond * 2.0**-52)) <= share:
+    while not chance(dimensions, -start * (1 + beyond * 2.0**-52))[0].log() <= share:
         beyond += 1 + beyond // 8
     return -start * (1 + beyond * 2.0**-52)
 

@@ -52,17 +52,8 @@ def record_plan(
 ) -> RecordPlan:
     """The noise for ``rounds`` reports of each silo that are (epsilon, delta)-private for each record.
 
-    Args:
-        dim: The number of weights.
-        records: All records of all silos together; each silo holds about the same number.
-        silos: Silos that report in each round.
-        epsilon: ε of the whole run.
-        delta: δ of the whole run.
-        rounds: Reports of a silo.
-        bytes: The budget for a message; None: the whole vector on 32 levels.
-
-    Raises:
-        ValueError: An argument is out of range.
+    ``records``: of all silos together, each of which holds about as many and reports in each round.
+    ``bytes``: the budget for a message; None: the whole vector on 32 levels.
 
     >>> plan = record_plan(dim=3920, records=60_000, silos=10, epsilon=1.0, delta=1e-5, rounds=200)
     >>> plan.batchings[0].name, round(plan.batchings[0].deviation, 1), plan.message_bytes
@@ -80,11 +71,8 @@ def record_plan(
         used = scheme.privacy.rate / scheme.privacy.turns
         deviation = math.sqrt(1 / (2 * float(scheme.privacy.rho)))
         error = deviation / (each * used) / math.sqrt(silos)
-        found.append(
-            Batching(
-                name=name, share=used, deviation=deviation, error=error, trusted=error / math.sqrt(silos)
-            )
-        )
+        noise = {"deviation": deviation, "error": error, "trusted": error / math.sqrt(silos)}
+        found.append(Batching(name=name, share=used, **noise))
         found[1:] = sorted(found[1:], key=lambda batching: batching.error)
         if name == "poisson":
             chosen = scheme

@@ -1,7 +1,5 @@
 """The figures of a report in Vega-Lite: the page, its tables and the image files all come from here."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Groups of runs that differ only in their seed, with labels that name how the groups differ."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The report: one self-contained HTML file, and its tables as CSV."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import dataclasses

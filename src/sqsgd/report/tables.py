@@ -1,7 +1,5 @@
 """Values as text, and rows of cells for pages and CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -93,7 +93,7 @@ class ShareOfNoise(Mechanism):
 
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
         position = self._positions(x, bound)
-        codes = round_unbiased(position, rng) + fair_binomial(self.trials).draw(self.dim, rng)
+        codes = round_unbiased(position, rng) + fair_binomial(self.trials).draw_many(self.dim, rng)
         return (codes.astype(np.uint32),)
 
     def estimate(self, columns: Columns, bound: float) -> Estimate:

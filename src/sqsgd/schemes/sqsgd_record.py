@@ -40,9 +40,7 @@ def sqsgd_record(
     fewer levels, then a block of coordinates that all silos share.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
-    epsilon = checks.real(
-        "epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON
-    )  # far more than the least noise has
+    epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)  # beyond that of the least noise
     delta = checks.real("delta", delta, 1e-30, 0.1)
     reports = checks.integer("reports", reports, 1, 2**31)
     rate = checks.real("rate", rate, 1e-6, 1.0)

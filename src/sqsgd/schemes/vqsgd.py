@@ -114,8 +114,7 @@ def vqsgd(dim: int, epsilon: float, bytes: int | None = None, *, repeats: int | 
         most = bisect_right(range(1, most + 1), bits, key=lambda count: Column(count, 2 * dim).bits)
         if most == 0:
             raise too_few_bytes(bits, f"one vertex out of {2 * dim}", Column(1, 2 * dim).bits)
-    count = (
-        best_repeats(dim, epsilon, most) if repeats is None else checks.integer("repeats", repeats, 1, most)
-    )
+    given = None if repeats is None else checks.integer("repeats", repeats, 1, most)
+    count = given or best_repeats(dim, epsilon, most)
     mechanism = CrossPolytope(dim=dim, repeats=count, epsilon=divided(epsilon, count))
     return Scheme(name="vqsgd", dim=dim, transforms=(), mechanism=mechanism)

@@ -1,7 +1,5 @@
 """Tables as scikit-learn users expect: each owner of rows sends one report; the scaling is public."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields

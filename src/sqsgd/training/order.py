@@ -3,8 +3,6 @@
 A secret order is kept on the server's own disk, apart from the run's folder, until the run is finished.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Reading run folders: finished, unfinished, failed or damaged, of local runs and of federations."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

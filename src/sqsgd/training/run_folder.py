@@ -1,7 +1,5 @@
 """The folder of a run, of every engine: configuration, metrics, checkpoint, model and summary."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools

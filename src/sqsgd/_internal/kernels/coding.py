@@ -1,6 +1,4 @@
-"""Codes to bytes and back: packed codes, the enumerative code of signed subsets, and checksums."""
-
-from __future__ import annotations
+"""Codes to bytes and back: packed codes, and the enumerative code of signed subsets."""
 
 import numpy as np
 
@@ -219,36 +217,3 @@ def expand_subsets(limbs, size, codes):
     for i in range(codes.shape[0]):
         fine = expand_subset(limbs[i], size, codes[i]) and fine
     return fine
-
-
-# ---------------------------------------------------------------- checksums
-
-
-def _table() -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """What a byte adds to the checksum."""
-    entries = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        entries = np.where(entries & 1, (entries >> 1) ^ np.uint32(0xEDB88320), entries >> 1)
-    return entries.astype(np.uint32)
-
-
-_TABLE = _table()
-
-
-@inlined
-def _step(checksum, byte):
-    return np.uint32(_TABLE[(checksum ^ np.uint32(byte)) & np.uint32(255)] ^ (checksum >> np.uint32(8)))
-
-
-@compiled
-def checksums(start, numbers, middle, bodies, results):
-    """results[i] = the checksum ``start`` continued by numbers[i] (8 bytes), ``middle`` and bodies[i]."""
-    for i in range(numbers.size):
-        checksum = ~np.uint32(start)
-        for place in range(8):
-            checksum = _step(checksum, (numbers[i] >> np.uint64(8 * place)) & np.uint64(255))
-        for byte in middle:
-            checksum = _step(checksum, byte)
-        for j in range(bodies.shape[1]):
-            checksum = _step(checksum, bodies[i, j])
-        results[i] = ~checksum

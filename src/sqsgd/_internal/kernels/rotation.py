@@ -4,8 +4,6 @@ The transform of 64 numbers is vectorised explicitly for LLVM, which does not fi
 with plain loops the whole transform takes more than twice as long.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -58,13 +56,6 @@ def _flipped(builder: Any, row: Any, signs: Any, offset: int) -> Any:
     return builder.bitcast(builder.xor(row, flips), _VECTOR)
 
 
-def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any, offset: int) -> Any:
-    """Where a vector of an array begins."""
-    start = builder.add(at, ir.Constant(at.type, offset))
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
-
-
 @intrinsic
 def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, scale: Any, most: Any) -> Any:
     """target = scale H D source over 64 adjacent floats, in registers; bit i of signs negates element i.
@@ -74,7 +65,9 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         def place(which: int, offset: int) -> Any:
-            return _place(context, builder, signature.args[which], args[which], args[2], offset)
+            start = builder.add(args[2], ir.Constant(args[2].type, offset))
+            data = context.make_array(signature.args[which])(context, builder, args[which]).data
+            return builder.bitcast(builder.gep(data, [start]), _VECTOR.as_pointer())
 
         signs, scale, most = args[3:]
         factor, limit = _splat(builder, _VECTOR, scale), _splat(builder, _INTEGERS, most)
@@ -91,20 +84,6 @@ def _transform64(typing: Any, source: Any, target: Any, at: Any, signs: Any, sca
 
     kinds = (source, target, types.intp, types.uint64, types.float32, types.uint32)
     return types.uint32(*kinds), build
-
-
-@intrinsic
-def _flip64(typing: Any, x: Any, at: Any, signs: Any) -> Any:
-    """Negate element i of 64 adjacent floats where bit i of signs is set."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        for offset in range(0, BASE, LANES):
-            place = _place(context, builder, signature.args[0], args[0], args[1], offset)
-            row = builder.bitcast(builder.load(place, align=4), _INTEGERS)
-            builder.store(_flipped(builder, row, args[2], offset), place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(x, types.intp, types.uint64), build
 
 
 @inlined
@@ -186,12 +165,11 @@ def rotate(source, signs, scale, target, largest):
 @compiled
 def flip_signs(x, signs):
     """Negate x[i] where bit i of the 64-bit words is set."""
-    whole = x.size - x.size % BASE
-    for at in range(0, whole, BASE):
-        _flip64(x, at, signs[at >> 6])
-    for i in range(whole, x.size):
-        if (signs[i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
-            x[i] = -x[i]
+    bits = x.view(np.uint32)
+    for at in range(0, x.size, 64):
+        word, here = signs[at >> 6], bits[at : at + 64]
+        for i in range(here.size):
+            here[i] ^= np.uint32((word >> np.uint64(i)) & np.uint64(1)) << np.uint32(31)
 
 
 @compiled

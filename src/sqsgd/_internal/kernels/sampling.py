@@ -1,7 +1,5 @@
 """Random draws from given words: rounding and privatising codes, subsets, and the largest numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sqsgd._internal.kernels import compiled, inlined

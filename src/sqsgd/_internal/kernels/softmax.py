@@ -1,7 +1,5 @@
 """Gradients of a softmax classifier for many clients at once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sqsgd._internal.kernels import compiled, inlined

@@ -1,7 +1,5 @@
 """Certificates and keys: the federation's own authority, the server's certificate, the nodes' keys."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import ipaddress

@@ -1,7 +1,5 @@
 """The settings of a federation: its nodes, what is trained, what a node allows; stored in federation.toml."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +84,8 @@ class Federation:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
         same = {"scheme", "bytes", "seed", "dataset", "model", "min_answers", "evaluate_every"}
         floats = {"epsilon", "lr", "round_timeout", "wait_timeout"}  # Flower insists on the type
-        values = {name: getattr(self, name) for name in same} | {
-            key: float(getattr(self, key)) for key in floats
-        }
+        values = {name: getattr(self, name) for name in same}
+        values |= {name: float(getattr(self, name)) for name in floats}
         return {
             **{name.replace("_", "-"): value for name, value in values.items()},
             "num-server-rounds": self.rounds,

@@ -1,7 +1,5 @@
 """Writes a federation's folder, one subfolder per machine; adds and revokes nodes, renews certificates."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

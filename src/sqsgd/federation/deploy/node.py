@@ -1,7 +1,5 @@
 """A node's settings in node.conf and its ledger; as a module, what ``run.sh`` in its folder runs."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import os
@@ -57,11 +55,15 @@ def _checked_settings(node: Path) -> dict[str, Any]:
 
 
 def create_ledger(node: Path) -> Ledger:
+<<<<<<< HEAD
     """Create a node's ledger where its settings say or, if it exists, the witness that it lacks.
 
     Raises:
       ValueError: nothing is missing, or a tip shows that the ledger was lost.
     """
+=======
+    """Create a node's ledger or, if it exists, the witness that it lacks; ValueError if it was lost."""
+>>>>>>> slim
     settings = read_node_config(node)
     path, witness = Path(settings["state-dir"]) / "ledger", settings.get("witness")
     if not path.exists():
@@ -76,11 +78,7 @@ def create_ledger(node: Path) -> Ledger:
 
 
 def top_up(node: Path, epsilon: float) -> Ledger:
-    """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts.
-
-    Raises:
-      ValueError: node.conf cannot be changed, or its cap is lower than the ledger's.
-    """
+    """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts."""
     settings, path = _checked_settings(node), node / NAME
     ledger = Ledger(Path(settings["state-dir"]) / "ledger", witness=settings.get("witness"))
     if settings["max-epsilon"] < ledger.max_epsilon:

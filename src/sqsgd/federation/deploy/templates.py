@@ -1,7 +1,5 @@
 """What standard parts run: scripts, nginx's configuration, systemd units, a compose file, a Procfile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sqsgd.federation.deploy.federation import Federation

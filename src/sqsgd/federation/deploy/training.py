@@ -1,8 +1,7 @@
 """Submits a training to Flower and follows it to its end; what run folders and ledgers say about it."""
 
-from __future__ import annotations
-
 import contextlib
+import io
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from sqsgd.federation.deploy.folders import node_folders, server_folder, write_k
 from sqsgd.federation.deploy.node import QUIET, read_node_config
 from sqsgd.federation.flower import app_folder
 from sqsgd.privacy.ledger import Ledger
+from sqsgd.training.run_folder import read_lines
 
 COMPLETED = "finished:completed"
 _ASK_EVERY = 10.0  # each call of flwr costs seconds of CPU time
@@ -267,9 +267,7 @@ def run_status(server: Path) -> dict[str, Any] | None:
         "answers": sum(int(line.get("clients", 0)) for line in lines),
         "rejected": len(rejected),
         "rejected_by_reason": _counted(rejected),
-        **{
-            name: sum(line.get(f"{name}_total") or 0 for line in lines) for name in ("bytes_up", "bytes_down")
-        },
+        **{way: sum(line.get(f"{way}_total") or 0 for line in lines) for way in ("bytes_up", "bytes_down")},
     }
 
 
@@ -281,8 +279,5 @@ def _counted(reasons: Iterable[object]) -> dict[str, int]:
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects in a file; a line that is still being written, or was cut off, is skipped."""
-    found = list[dict[str, Any]]()
-    for line in path.read_text(errors="replace").split("\n")[:-1] if path.exists() else ():
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+    with path.open("rb") if path.exists() else io.BytesIO() as file:
+        return [line for line in read_lines(file) if line is not None]

@@ -5,8 +5,6 @@ announce an answer and never send it, and Flower's grid would wait two hours: an
 and the round ends.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Which of the connected nodes a round asks."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

@@ -26,8 +26,6 @@ Names of Flower's that are not documented, and why they are used:
 * ``ClientApp._mods``: where a listed app may already have a ``SqsgdMod``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.metadata

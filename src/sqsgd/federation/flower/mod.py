@@ -3,8 +3,6 @@
 Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this package's ``ClientApp`` does so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

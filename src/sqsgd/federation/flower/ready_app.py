@@ -3,8 +3,6 @@
 The folder that ``flwr run`` takes is ``sqsgd.federation.flower.app_folder()``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The server's side: requests down, private reports up, one step of the model per round."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import json

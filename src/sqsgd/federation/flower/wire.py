@@ -4,8 +4,6 @@ Down: a request (one ConfigRecord), the model (an ArrayRecord), and the app's ow
 ConfigRecord with one ``bytes`` payload, or an error with one of the fixed reasons of node/policy.py.
 """
 
-from __future__ import annotations
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from sqsgd._internal.checks import Vector

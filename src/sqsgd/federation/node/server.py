@@ -1,7 +1,5 @@
 """The server's side, independent of the transport: the settings of a training, and when it has failed."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence

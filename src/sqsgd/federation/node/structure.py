@@ -1,7 +1,5 @@
 """A model as one float32 vector, and how to get its named arrays back."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping

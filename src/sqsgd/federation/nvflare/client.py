@@ -3,8 +3,6 @@
 ``SqsgdFilter`` is a filter of task data, in the site's ``privacy.json`` or in a job.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import json

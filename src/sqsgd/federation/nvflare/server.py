@@ -1,7 +1,5 @@
 """The server's side: an aggregator for NVFlare's ``ScatterAndGather``."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Down: the workflow's own task data with the request in one header, to which each
 one ``bytes`` payload, or one of the fixed reasons of federation/node/policy.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any
