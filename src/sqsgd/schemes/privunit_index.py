@@ -20,7 +20,7 @@ from sqsgd._internal.geometry import largest_sum
 from sqsgd.core import Codes, Scheme
 from sqsgd.core.codec import Column
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import FEWEST, gaussian_rotation, padded
+from sqsgd.core.transforms import FEWEST, Rotation, gaussian_rotation, padded, rotated_by
 from sqsgd.mechanisms.sparse import MOST_SIZE, NearCodes, SparseLaw
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
@@ -95,11 +95,17 @@ def best_nearest(dim: int, epsilon: float) -> int:
 
 
 def privunit_index(
-    dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | None = None
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    nearest: int | None = None,
+    rotation: Rotation = "client",
 ) -> Scheme:
     """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all.
 
-    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits.
+    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits. ``rotation``: ``client``,
+    or ``round`` for one rotation of all clients of a round, so that their reports can be counted.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_SIZE)
     size = padded(max(dim, FEWEST))
@@ -109,4 +115,5 @@ def privunit_index(
     nearest = best_nearest(size, epsilon) if nearest is None else nearest
     mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
     rotate = gaussian_rotation(dim, nearest)
-    return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)
+    transforms = rotated_by(rotation, (rotate,))
+    return Scheme(name="privunit-index", dim=dim, transforms=transforms, mechanism=mechanism)

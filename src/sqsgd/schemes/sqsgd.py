@@ -19,7 +19,16 @@ from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import kept_share, l2_norm, largest_sum
 from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.core.codec import Columns, SignedSubset
-from sqsgd.core.transforms import FEWEST, Rotate, Subsample, gaussian_rotation, padded, rotated_sample
+from sqsgd.core.transforms import (
+    FEWEST,
+    Rotate,
+    Rotation,
+    Subsample,
+    gaussian_rotation,
+    padded,
+    rotated_by,
+    rotated_sample,
+)
 from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP, split
 from sqsgd.mechanisms.sparse import MOST_COUNT, MOST_SIZE, SparseLaw, SparseMatches
@@ -103,10 +112,12 @@ def sqsgd(
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
+    rotation: Rotation = "client",
 ) -> Scheme:
     """Send the rotated direction of a block of coordinates, and keep the rest as a residual.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
+    ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
@@ -116,21 +127,23 @@ def sqsgd(
     return Scheme(
         name="sqsgd",
         dim=dim,
-        transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
+        transforms=rotated_by(rotation, (rotate,) if size >= dim else (Subsample(size=size), rotate)),
         mechanism=mechanism,
         residual=size < dim,
     )
 
 
 @wraps(sqsgd, assigned=())  # the same options
-def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Scheme:
+def sqsgd_stateless(
+    dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
+) -> Scheme:
     """For clients without state: the rotated direction of the whole vector; nothing is kept for later.
 
     Options as in ``sqsgd``. Sparse codes choose among all coordinates; signs and levels are of a sample.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = Request(dim, epsilon, bits_of(bytes), False, **options).mechanism()
-    transforms = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
+    transforms = rotated_by(rotation, rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism)))
     return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
 
 
