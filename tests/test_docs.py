@@ -146,7 +146,7 @@ def test_every_test_that_a_page_or_a_guarantee_names_exists():
     named = set()
     for page in pages:
         for path, names in re.findall(
-            r"(tests/[\w/]+\.py)((?:(?:,\s+and|,)?\s*::test_\w+)+)", page.read_text()
+            r"(tests/[\w/]+\.py)((?:(?:`?,(?:\s+and)?)?\s*`?::test_\w+)+)", page.read_text()
         ):
             named |= {(path, name) for name in re.findall(r"::(test_\w+)", names)}
     assert len(named) > 40

@@ -1,6 +1,6 @@
 """Generates the reference from the program when the site is built; anything undocumented fails the build.
 
-A page requests a part with a comment on a line of its own: ``<!-- generated: commands -->``. The parts are
+A page requests a part with a comment on a separate line: ``<!-- generated: commands -->``. The parts are
 ``commands``, ``configuration``, ``flower``, ``loop``, ``python`` and ``schemes``.
 """
 
@@ -152,11 +152,43 @@ def _tree(cls: type) -> ast.Module:
 # ---------------------------------------------------------------- the Python interface
 
 
+TASKS: dict[str, dict[str, str]] = {
+    "Train": {
+        "train": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*", "PrivateRegressor": "*",
+    },
+    "Make a report, read a report": {
+        "make_scheme": "", "SCHEMES": "",
+        "Scheme": "identity fingerprint bits nmse privacy tasks encode encode_many decode aggregate",
+        "Task": "", "Aggregate": "add mean", "Privacy": "*", "MalformedReport": "",
+    },
+    "Draw noise": {"secure_rng": "", "seeded_rng": ""},
+    "Plan a budget, state a guarantee": {
+        "plan": "", "Plan": "*", "central_guarantee": "", "CentralGuarantee": "*", "local_epsilon_for": "",
+        "reconstruction_bound": "",
+    },
+    "Keep a budget": {"Ledger": "*", "Device": "*"},
+    "Write a scheme": {
+        "Mechanism": "layout privacy traits randomize estimate relative_error log_density",
+        "Transform": "out_dim forward inverse", "PrivQuant": "privatize estimate variance log_density",
+        "ScalarDP": "privatize estimate variance log_density", "Rng": "word words below uniform uniforms",
+    },
+}  # fmt: skip
+"""Public names by what a reader wants to do, with the members to show: ``*`` for all that are public."""
+
+
 def python() -> str:
-    """Every name of ``sqsgd.__all__`` with its signature, its docstring and its members."""
+    """Every name of ``sqsgd.__all__`` by task, with its signature, its docstring and its usual members."""
     import sqsgd
 
-    return "\n\n".join(_public(name, getattr(sqsgd, name)) for name in sorted(sqsgd.__all__, key=str.lower))
+    placed = [name for names in TASKS.values() for name in names]
+    if missing := set(sqsgd.__all__) - set(placed):
+        raise Undocumented(f"these names are under no task in docs/hooks/reference.py: {sorted(missing)}")
+    return "\n\n".join(
+        "\n\n".join(
+            [f"## {task}", *(_public(name, getattr(sqsgd, name), 3, shown) for name, shown in names.items())]
+        )
+        for task, names in TASKS.items()
+    )
 
 
 def loop() -> str:
@@ -185,15 +217,18 @@ def schemes() -> str:
     )
 
 
-def _public(name: str, value: Any) -> str:
+def _public(name: str, value: Any, level: int = 2, shown: str = "*") -> str:
+    heading = f"{'#' * level} {name}"
     if not inspect.isclass(value) and not inspect.isfunction(value):
-        return f"## {name}\n\n{_constant(name)}"
-    lines = [f"## {name}", _signature(name, value), _docstring(name, value)]
+        return f"{heading}\n\n{_constant(name)}"
+    lines = [heading, _signature(name, value), _docstring(name, value)]
     if inspect.isclass(value):
         described = field_docstrings(value)
         lines += [f"`{field}`\n:   {_markdown(_cell(text))}" for field, text in described.items()]
         lines += [
-            _member(name, member, raw) for member, raw in vars(value).items() if _is_public(member, raw)
+            _member(name, member, raw, level + 1)
+            for member, raw in vars(value).items()
+            if _is_public(member, raw) and (shown == "*" or member in shown.split())
         ]
     return "\n\n".join(lines)
 
@@ -223,13 +258,13 @@ def _is_public(name: str, raw: Any) -> bool:
     return not name.startswith("_") and (inspect.isfunction(raw) or isinstance(raw, kinds))
 
 
-def _member(owner: str, name: str, raw: Any) -> str:
+def _member(owner: str, name: str, raw: Any, level: int) -> str:
     inner = (getattr(raw, attribute, None) for attribute in ("__func__", "fget", "func"))
     function = next(filter(None, inner), raw)
-    text = _docstring(f"{owner}.{name}", function)
+    text, heading = _docstring(f"{owner}.{name}", function), f"{'#' * level} {owner}.{name}"
     if isinstance(raw, property | functools.cached_property):
-        return f"### {owner}.{name}\n\n{text}"
-    return f"### {owner}.{name}\n\n{_signature(name, function)}\n\n{text}"
+        return f"{heading}\n\n{text}"
+    return f"{heading}\n\n{_signature(name, function)}\n\n{text}"
 
 
 def _signature(name: str, value: Any, *, quoted: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/accuracy-against-bytes.svg from the table in docs/results.md; nothing is trained.
+"""Draws docs/pictures/accuracy-against-bytes.svg from the table in docs/results; nothing is trained.
 
 python docs/pictures/accuracy_against_bytes.py
 """
@@ -30,7 +30,7 @@ LABELS = {
     "ldp-fed": ("ldp-fed", (-8, -4)),
     "ldp-fl": ("ldp-fl", (-8, 4)),
     "vqsgd": ("vqsgd", (9, -2)),
-    "piecewise": ("piecewise", (-9, -2)),
+    "piecewise": ("piecewise", (4, -8)),
 }
 
 
@@ -55,7 +55,7 @@ def points() -> list[Point]:
 def draw(path: Path = PICTURE) -> None:
     """Draw the picture."""
     title = "LeNet-5 on MNIST, ε = 400 per round, 10 clients, 564 rounds, 3 seeds"
-    with axes_for(path, height=4.6, x="bytes per client and round (log scale)", title=title) as axes:
+    with axes_for(path, height=4.6, x="uplink bytes per client and round (log scale)", title=title) as axes:
         for point in points():
             ours, clear = point.name in ("sqsgd", "sqsgd-stateless"), "not private" in point.name
             colour = OURS if ours else BASELINE if clear else OTHERS

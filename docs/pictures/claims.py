@@ -68,9 +68,9 @@ def difference(left: Curve, right: Curve) -> tuple[float, float]:
 
 _RANGE = (
     "A range of ± 10 leaves most levels unused: the adaptive bound, which follows the largest rotated "
-    "coordinate, stays below 3 ([results](results.md#conclusions)). The baselines are stronger here than in "
-    "their papers: they have a rotation, a range of three standard deviations and the optimal number of "
-    "coordinates."
+    "coordinate, stays below 3 ([results](large-epsilon.md#conclusions)). The baselines are stronger here "
+    "than in their papers: they have a rotation, a range of three standard deviations and the optimal number "
+    "of coordinates."
 )
 
 

@@ -1,4 +1,4 @@
-"""Rebuilds docs/reproduction.md, the table of results.md on clients with few classes, and their pictures.
+"""Rebuilds docs/results/reproduction.md, the table of clients with few classes, and their pictures.
 
 python docs/pictures/reproduction.py                 # from docs/assets/reproduction; nothing is trained
 python docs/pictures/reproduction.py --runs FOLDER   # reads the sweeps in FOLDER first, finished or not
@@ -17,7 +17,7 @@ from sweep_results import FOLDER, Curve, Results, collect, keep, read
 
 from sqsgd.report.charts import DASHES
 
-PAGES = (DOCS / "reproduction.md", DOCS / "results.md")
+PAGES = (DOCS / "results/reproduction.md", DOCS / "results/large-epsilon.md")
 BLOCK = re.compile(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 SCHEMES = {
     "sqsgd": "`sqsgd`, our default",
@@ -95,7 +95,7 @@ def block(name: str) -> str:
     state = "" if results.complete else f"{results.runs_done} of {results.runs} runs are finished. "
     parts = [f"{state}`sqsgd compare --config {_file(name)} --data-dir DIR`"]
     if any(curve.seeds for curve in results.curves):
-        parts.append(f"![{results.title}](pictures/{picture(name).name})")
+        parts.append(f"![{results.title}](../pictures/{picture(name).name})")
     if any(curve.rate is not None for curve in results.curves):
         parts.append(_table(results))
     if any(0 < curve.seeds < len(results.seeds) for curve in results.curves):
@@ -135,12 +135,13 @@ def _row(curve: Curve, results: Results) -> str:
             f" ({found} on held-out images after the {results.tuning_rounds} rounds that chose the rate)"
         )
     failed = f", {curve.failed} diverged" if curve.failed else ""
+    edge = len(results.rates) > 1 and curve.rate in (min(results.rates), max(results.rates))
     private = "none" if curve.epsilon is None else f"{curve.epsilon:.0f}"
     cells = [
         label(curve.arm),
         accuracy,
         f"{curve.seeds} of {seeds}{failed}",
-        "" if curve.rate is None else f"{curve.rate:g}",
+        "" if curve.rate is None else f"{curve.rate:g}{' (edge)' if edge else ''}",
         private if curve.seeds else "",
         "" if curve.bytes is None else f"{curve.bytes:,}",
     ]

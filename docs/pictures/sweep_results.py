@@ -1,4 +1,4 @@
-"""The results of sweeps, small enough to be kept beside the pages that show them."""
+"""The results of sweeps, small enough to be kept next to the pages that show them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,13 @@ from sqsgd.core.task import Task
 from sqsgd.federation.collect.device import Device
 from sqsgd.mechanisms.privquant import PrivQuant
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.privacy.certificate import CentralGuarantee, central_guarantee, local_epsilon_for
+from sqsgd.privacy.certificate import (
+    CentralGuarantee,
+    Pass,
+    central_guarantee,
+    composed_guarantee,
+    local_epsilon_for,
+)
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
@@ -34,6 +40,7 @@ __all__ = [
     "Ledger",
     "MalformedReport",
     "Mechanism",
+    "Pass",
     "Plan",
     "PrivQuant",
     "Privacy",
@@ -47,6 +54,7 @@ __all__ = [
     "TrainedRun",
     "Transform",
     "central_guarantee",
+    "composed_guarantee",
     "local_epsilon_for",
     "make_scheme",
     "plan",

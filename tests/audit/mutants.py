@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -365,3 +367,67 @@ def short_key():
     """Every bit of 32 bytes matters, but only 2^20 keys exist."""
     digest = hashlib.blake2b(os.urandom(32), digest_size=4).digest()
     return (int.from_bytes(digest, "little") % 2**20).to_bytes(3, "little")
+
+
+# ---------------------------------------------------------------- many at once, and rare sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeBatchesRepeat(Scheme):
+    """A batch of 1,024 reports or more takes its noise from a table."""
+
+    def encode_many(self, x, tasks, rng, *, workers=1):
+        rng = seeded_rng(5) if len(tasks) >= 1024 else rng
+        return Scheme.encode_many(self, x, tasks, rng, workers=workers)
+
+
+class AlwaysNear:
+    """In place of a coin."""
+
+    def draw(self, rng):
+        return 1
+
+    def draw_many(self, count, rng):
+        return np.ones(count, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverFar(NearestVertices):
+    """A far vertex is never sent where that is rarer than one report in a hundred."""
+
+    @cached_property
+    def _is_near(self):
+        near = self.nearest * math.exp(self.epsilon)
+        rare = near > 0.99 * (near + 2 * self.dim - self.nearest)
+        return AlwaysNear() if rare else NearestVertices._is_near.func(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverFarAtOnce(NearestVertices):
+    """The same, where many are drawn at once."""
+
+    def _draw_many(self, near, rng):
+        made = NeverFar(dim=self.dim, epsilon=self.epsilon, nearest=self.nearest)
+        return NearestVertices._draw_many(made, near, rng)
+
+
+def never_low(m):
+    """The same for the number of matches."""
+    q = m.quantizer
+    if q.law.keep > 0.99:
+        almost = Fraction(10**12, 10**12 + 1)
+        q.law.__dict__["sampler"] = kept_law(q.dim, q.levels, inf, q.threshold, almost).sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoPercent(NearestVertices):
+    """The sampler has 2 % more epsilon than the density."""
+
+    @cached_property
+    def _is_near(self):
+        return NearestVertices(dim=self.dim, epsilon=1.02 * self.epsilon, nearest=self.nearest)._is_near
+
+
+def few_children(self):
+    """The generators of the parts of a batch have 2^20 states, behind a hash."""
+    return keyed(short_key)()

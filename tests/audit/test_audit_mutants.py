@@ -103,6 +103,41 @@ def test_only_what_is_broken_is_caught(monkeypatch):
     assert caught(remade(mutants.Remembering), trials=1000) == {"noise of two rounds"}
 
 
+# ---------------------------------------------------------------- many at once, and rare sides
+
+EIGHT, AT_ONCE = "law of all outputs, budget 8", "law of all outputs, many at once, budget "
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "checks"),
+    [
+        (mutants.NeverFar, "privunit-index", {EIGHT, f"{AT_ONCE}8"}),
+        (mutants.NeverFarAtOnce, "privunit-index", {f"{AT_ONCE}8"}),
+        (mutants.never_low, "privunit-inf", {EIGHT, f"{AT_ONCE}8"}),
+        (lambda mechanism: None, "privunit-index", set()),
+        (lambda mechanism: None, "privunit-inf", set()),
+    ],
+)
+def test_a_side_that_is_rare_and_never_drawn_is_missed(change, name, checks):
+    """At epsilon 400 nobody could tell; the same code runs where one report in 200 is of this side."""
+    assert caught(broken(change, name), OUTPUTS, trials=10_000) == checks
+
+
+def test_two_percent_more_epsilon_in_a_sampler_are_caught():
+    """By the many reports that are drawn at once, of an audit of the default length."""
+    names = caught(broken(mutants.TwoPercent, "privunit-index"), OUTPUTS, trials=20_000)
+    assert f"{AT_ONCE}4" in names
+
+
+def test_noise_that_large_batches_repeat_is_caught():
+    assert_caught(remade(mutants.LargeBatchesRepeat), {"noise of two batches"}, trials=1000, dim=1000)
+
+
+def test_parts_of_batches_with_few_keys_are_caught(monkeypatch):
+    monkeypatch.setattr(Rng, "child", mutants.few_children)
+    assert generator_check(subject("sqsgd")).outcome == "violated"
+
+
 # ---------------------------------------------------------------- infinite epsilon at a few inputs
 
 

@@ -18,7 +18,7 @@ command = import_module("sqsgd.cli.compare")
 ROW = {
     "panel": "epsilon 8", "arm": "sqsgd", "accuracy": 0.91234, "value": 0.91234,
     "metric": "accuracy", "half_width": 0.0123, "runs": 3, "lr": 0.1234,
-    "lr_by_rule": False, "decay": "linear",
+    "lr_by_rule": False, "lr_at_edge": False, "decay": "linear",
     "epsilon": 8.0, "notion": "local", "bytes_up": 273, "seconds": 12.4, "failed": [],
 }  # fmt: skip
 
@@ -72,9 +72,12 @@ def test_the_table_and_the_progress_are_printed(ran, tmp_path, capsys):
     done = ran([{**ROW, "panel": "", "lr_by_rule": True}])
     for words in ("91.23% ± 1.23", "0.123 (rule)", "95 % confidence interval (Student's t)"):
         assert words in done.out
+    assert "edge" not in done.out
     assert "panel" not in done.out  # it is empty
     assert done.out.endswith(f"written to {tmp_path / 'out/report.html'}\n")
     assert done.error == "training: 1 of 2 runs, 1 failed, round 1 of 2,000\n"
+    command.print_rows([{**ROW, "lr_at_edge": True}], "A title")
+    assert "(edge)" in capsys.readouterr().out
     error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}
     command.print_rows([error], "A title")
     assert {"RMSE", "0.4321"} <= set(capsys.readouterr().out.split())

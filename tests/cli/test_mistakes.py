@@ -19,7 +19,7 @@ MISTAKES = [
     ("train --scheme sqsdg", "did you mean 'sqsgd'?"),
     (
         "train --dataset cifar100",
-        "choose mnist5k, mnist, fashion-mnist, emnist, cifar10, shakespeare or package.module:factory",
+        "choose mnist5k, mnist, fashion-mnist, emnist, emnist-digits56k, emnist-byclass, cifar10,",
     ),
     ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
     ("train --model my_models.py:number", "write my_models:number, without .py"),

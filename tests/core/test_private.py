@@ -7,12 +7,14 @@ import pickle
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from sqsgd import secure_rng, seeded_rng
+from sqsgd.audit.noise import key_of
 from sqsgd.core import random
 
 
@@ -62,9 +64,9 @@ def _child(rng, queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("source", ["keystream", "os"])
-def test_forked_processes_draw_different_noise(source):
-    rng = secure_rng(source)
+@pytest.mark.parametrize("make", [secure_rng, lambda: secure_rng("os"), lambda: secure_rng().child()])
+def test_forked_processes_draw_different_noise(make):
+    rng = make()
     rng.take(8), rng.word()  # so that there is a pool to copy
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
@@ -162,6 +164,34 @@ def test_generators_cannot_be_copied(duplicate):
         duplicate(secure_rng())
 
 
+@pytest.mark.parametrize("make", [secure_rng, lambda: secure_rng().child(), lambda: seeded_rng(1)])
+def test_a_generator_is_not_a_sequence(make):
+    """A list of generators, indexed or zipped with vectors in each round, would begin again each time."""
+    for use in (iter, len, next, reversed, lambda rng: rng[0], lambda rng: zip([1.0], rng, strict=False)):
+        with pytest.raises(TypeError):
+            use(make())
+
+
+def test_no_generator_that_protects_has_a_given_key():
+    with pytest.raises(ValueError, match="from the operating system"):
+        random.Rng(key=bytes(32))
+
+
+@pytest.mark.parametrize("make", [secure_rng, lambda: secure_rng().child(), lambda: seeded_rng(1)])
+def test_a_new_key_continues_with_other_noise(make, monkeypatch):
+    """At its limit a key is replaced by one from the operating system, or the next one of the seed."""
+    monkeypatch.setattr(random, "MOST_BYTES", 4096)
+    rng, keys = make(), []
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: keys.append(urandom(size)) or keys[-1])
+    blocks = [rng.take(2000).tobytes()[:1984] for _ in range(64)]
+    pieces = [block[at : at + 16] for block in blocks for at in range(0, 1984, 16)]
+    assert len(set(pieces)) == len(pieces)
+    assert len(set(keys)) == len(keys)
+    assert all(len(key) == 32 for key in keys)
+    assert (len(keys) > 5) == rng.protects
+
+
 def test_every_byte_comes_from_the_operating_system(monkeypatch):
     """With source="os" nothing is derived: what is handed out is what os.urandom returned, each byte once."""
     read, urandom = [], os.urandom
@@ -234,6 +264,17 @@ def test_many_numbers_below_bounds_take_further_words_for_rejected_ones(bound):
 def test_children_draw_other_noise_than_their_parent(make):
     rng = make()
     everyone = [rng, rng.child(), rng.child(), rng.child().child()]
-    assert len({word for each in everyone for word in each.words(50).tolist()}) == 200
+    with ThreadPoolExecutor(4) as pool:
+        everyone += pool.map(lambda _: rng.child(), range(200))
+    assert len({word for each in everyone for word in each.words(50).tolist()}) == 204 * 50
     assert {each.protects for each in everyone} == {rng.protects}
     assert {each._direct for each in everyone} == {rng._direct}
+
+
+@pytest.mark.parametrize("source", ["keystream", "os"])
+def test_a_childs_key_is_the_operating_systems(source):
+    """All of its 256 bits decide the draws; nothing of its parent does."""
+    parent = secure_rng(source)
+    found = key_of(parent.child)
+    assert (found.read, found.bits) == ((32, 256) if source == "keystream" else (found.read, 512))
+    assert found.repeats

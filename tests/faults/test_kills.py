@@ -130,8 +130,19 @@ class Story:
 def story(tmp_path_factory):
     place = tmp_path_factory.mktemp("kills")
     folder, app = place / "federation", small_app(place / "plain", SLOW)
-    options = ("--nodes", 2, "--rounds", ROUNDS, "--round-timeout", 100, "--min-nodes", 2)
-    sqsgd("deploy", "init", folder, *options)
+    options = (
+        "--nodes",
+        2,
+        "--rounds",
+        ROUNDS,
+        "--round-timeout",
+        100,
+        "--min-nodes",
+        2,
+        "--scheme",
+        "sqsgd",
+    )
+    sqsgd("deploy", "init", folder, *options, "--scheme", "sqsgd")  # which keeps a residual
     for node in ("node-0", "node-1"):
         sqsgd("deploy", "allow", folder / "nodes" / node, app)
     live = Live(folder, 2)

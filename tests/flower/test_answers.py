@@ -154,6 +154,28 @@ def test_an_answer_counts_once(tmp_path):
     assert (len(made.current.reports), made.current.rejected) == (3, [])
 
 
+@pytest.mark.parametrize(("gone", "asked"), [(IDS, 2), (IDS[1:], 1)])
+def test_a_round_whose_nodes_have_all_left_begins_again(tmp_path, gone, asked):
+    """As after a restart of the federation: each node repeats the report that it has paid for."""
+    nodes, sent = nodes_of(tmp_path), []
+
+    def leave(node, asked, reply):
+        sent.append((node, reply.content[wire.REPORT][wire.PAYLOAD]))
+        return Message(Error(5, ""), reply_to=asked) if node in gone and len(sent) <= len(IDS) else reply
+
+    nodes.spoil = leave
+    made = strategy(out=tmp_path / "run")
+    made.start(nodes, model(), num_rounds=2, timeout=5.0)
+    written = lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["clients"] for line in written] == [
+        len(IDS) if asked == 2 else len(IDS) - len(gone),
+        len(IDS),
+    ]
+    assert len(sent) == len(IDS) * (asked + 1)
+    if asked == 2:
+        assert sent[: len(IDS)] == sent[len(IDS) : 2 * len(IDS)]
+
+
 def test_the_order_of_arrival_does_not_matter(tmp_path):
     for order in (1, -1):
         made, nodes = strategy(), nodes_of(tmp_path / str(order))

@@ -19,7 +19,7 @@ from sqsgd.learning.datasets import (
     load_source,
     speeches,
 )
-from sqsgd.learning.files import SOURCES
+from sqsgd.learning.files import SOURCES, digits_apart
 from sqsgd.learning.partition import partition
 
 SHARED = Path(os.environ.get("SQSGD_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
@@ -58,6 +58,37 @@ def test_the_public_sets_load_and_have_the_published_moments(name, title):
     assert data.train_inputs.shape == (60_000, 1, 28, 28)
     assert abs(data.train_inputs.mean().item()) < 1e-3
     assert abs(data.train_inputs.std().item() - 1) < 1e-3
+
+
+def test_emnist_without_its_training_split_is_another_task_that_says_so():
+    try:
+        data = load_dataset("emnist", SHARED)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    if len(data.train_labels) == 60_000:
+        pytest.skip("the official training split is here")
+    assert data.name == "emnist-digits56k"
+    assert data.held_out.startswith("emnist-digits56k (trained on 56,478 digits of the by-class test split)")
+    assert (len(data.train_labels), len(data.test_labels), data.classes) == (56_478, 10_000, 10)
+    tested = {image.numpy().tobytes() for image in data.test_inputs}
+    assert not any(image.numpy().tobytes() in tested for image in data.train_inputs)
+
+
+def test_emnist_by_class_holds_out_a_fifth_of_each_of_62_classes():
+    try:
+        data = load_dataset("emnist-byclass", SHARED)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    train, test = data.train_labels.bincount(), data.test_labels.bincount()
+    assert (data.classes, len(train), len(test), int(train.sum() + test.sum())) == (62, 62, 62, 116_323)
+    assert torch.equal(test, (train + test) // 5)
+
+
+def test_images_of_the_test_split_are_not_trained_on():
+    images = np.arange(6, dtype=np.uint8)[:, None, None].repeat(2, 1)
+    labels = np.array([3, 10, 4, 9, 61, 0], np.uint8)
+    train, kept, test, _ = digits_apart(images, labels, images[[3, 4]], labels[[3, 4]])
+    assert (train[:, 0, 0].tolist(), kept.tolist(), test[:, 0, 0].tolist()) == ([0, 2, 5], [3, 4, 0], [3, 4])
 
 
 def test_a_source_is_loaded_with_its_constants_and_orientation(tmp_path):

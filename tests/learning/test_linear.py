@@ -49,6 +49,16 @@ def test_wide_columns_are_told_by_their_spread(tmp_path):
         sqsgd.train(dataset=table, **CLEAR, **about)
 
 
+def test_wide_columns_of_arrays_are_told_too():
+    rows = np.random.default_rng(0).normal(size=(100, 9)).astype(np.float32)
+    labels, scale = (rows[:, 0] > 0).astype(int), np.ones(9, np.float32)
+    assert given_dataset("mine", (rows / 1000, labels)).note == ""
+    scale[2:] = 1e4
+    told = given_dataset("mine", (rows * scale, labels)).note
+    assert told.startswith("columns are not scaled: column 2 (up to ")
+    assert told.endswith("and 2 more; divide each by a public constant")
+
+
 def test_every_problem_is_in_one_message():
     table = pd.DataFrame(
         {
@@ -63,5 +73,6 @@ def test_every_problem_is_in_one_message():
     assert str(error.value).count("get_dummies") == 1
     with pytest.raises(ValueError, match="all labels are 3: with one class there is nothing to learn"):
         given_dataset("mine", (np.ones((9, 2), np.float32), np.full(9, 3)))
-    with pytest.raises(ValueError, match="number the classes 0 to 2"):
-        given_dataset("mine", (np.ones((9, 2), np.float32), np.arange(9) % 3 * 10 + 10))
+    for labels in (np.arange(9) % 3 * 10 + 10, np.arange(9) % 3 + 1):  # 31 or 4 classes are not meant
+        with pytest.raises(ValueError, match="number the classes 0 to 2"):
+            given_dataset("mine", (np.ones((9, 2), np.float32), labels))

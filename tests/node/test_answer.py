@@ -71,6 +71,19 @@ def test_a_computation_that_fails_is_reported_as_zero(tmp_path, wrong):
     assert Ledger(tmp_path / "ledger").spent == 200
 
 
+@pytest.mark.parametrize("by_slot", [False, True])
+def test_the_noise_is_a_nodes_own(tmp_path, by_slot):
+    """Nodes with the same data draw different noise for one request.
+
+    Noise from the public task, which names a slot or a node, would be known to the server.
+    """
+    options = {"scheme": "sqsgd-stateless", "options": {}} if by_slot else {}
+    asked = request(epsilon=2.0 if by_slot else 20.0, by_slot=by_slot, **options)
+    reports = [ask(tmp_path / str(number), asked) for number in range(5)]
+    assert all(isinstance(report, bytes) for report in reports)
+    assert len(set(reports)) > 1  # two of few codes may be equal, all five are not
+
+
 def test_a_node_needs_no_flower():
     check = """
 import importlib, pkgutil, sys, sqsgd.federation.node

@@ -55,10 +55,17 @@ def blanket_share(parts):
     return math.prod(levels(*part)[1] for part in parts)
 
 
-def view(users, parts, near):
+def orders_of_passes(users, passes, shared=False):
+    """All orders of all passes, one after the other: independent ones, or the same in each pass."""
+    orders = list(itertools.permutations(range(users)))
+    chosen = [(order,) * passes for order in orders] if shared else itertools.product(orders, repeat=passes)
+    return [sum(each, ()) for each in chosen]
+
+
+def view(users, parts, near, orders=None):
     """The law of all reports over all orders; ``near(user, slot, earlier)`` is a near set for each part.
 
-    User 0 is the target. A near set may also be a list of (probability, near sets): a mixture.
+    User 0 is the target; ``orders`` may be those of several passes. A near set may also be a list of (probability, near sets): a mixture.
     """
     spaces = [range(outputs) for _, _, outputs in parts]
     reports = list(itertools.product(*spaces))
@@ -77,11 +84,11 @@ def view(users, parts, near):
         }  # fmt: skip
 
     law = {}
-    orders = list(itertools.permutations(range(users)))
+    orders = orders or orders_of_passes(users, 1)
 
     def extend(earlier, weights):
         """``weights``: for each order, the probability of the earlier reports."""
-        if len(earlier) == users:
+        if len(earlier) == len(orders[0]):
             law[earlier] = sum(weights) / len(orders)
             return
         laws = [density(user, len(earlier), earlier) for user in range(users)]

@@ -76,7 +76,7 @@ def test_the_whole_range_in_time_and_monotone(make):
                 assert (later >= 0.998 * value) if rises else (later <= 1.002 * value), (point, axis)
 
 
-@pytest.mark.parametrize(("users", "delta"), [(1, 1e-6), (60000, 0.0), (60000, 1e-200), (2, 1e-12)])
+@pytest.mark.parametrize(("users", "delta"), [(1, 1e-6), (60000, 1e-200), (2, 1e-12)])
 def test_where_nothing_is_certified_it_is_the_local_epsilon(users, delta):
     found = central_guarantee(index(4.0), users, delta)
     assert (found.epsilon, found.bound, found.local_epsilon) == (4.0, "local", 4.0)
@@ -103,7 +103,11 @@ def test_real_arithmetic_is_an_assumption():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delta": 1.0}, "delta = 1.0 must be below 1"),
+        ({"delta": 1.0}, "delta = 1.0 must be a number strictly between 0 and 1"),
+        ({"delta": 0.0}, "delta = 0.0 must be a number strictly between 0 and 1"),
+        ({"reports": 0}, "reports = 0"),
+        ({"reports": 10**6}, "reports = 1000000"),
+        ({"colluding": 100}, "leaves none of users = 100"),
         ({"users": 0}, "users = 0"),
         ({"order": "day"}, "order = 'day' must be one of run, round"),
         ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
@@ -175,3 +179,14 @@ def test_one_of_both_is_asked_for():
     for both in ({}, {"epsilon": 4.0, "central": 0.2}):
         with pytest.raises(ValueError, match="either epsilon"):
             plan_once(**BUDGET, **both)
+
+
+def test_linked_reports_count_as_one():
+    """Of a larger local ε, for which only the generic bound holds, or else the local total."""
+    apart = central_guarantee(index(0.5), 60000, 1e-6, reports=4)
+    linked = central_guarantee(index(0.5), 60000, 1e-6, reports=4, linked="one order for all passes")
+    assert (apart.local_epsilon, linked.local_epsilon, linked.bound) == (2.0, 2.0, "generic")
+    assert apart.epsilon < linked.epsilon == pytest.approx(0.0594, rel=0.01)
+    assert any("count as one: one order for all passes" in text for text in linked.assumptions)
+    assert "all 4 reports of a user" in linked.sentence
+    assert central_guarantee(index(8.0), 60000, 1e-6, reports=9, linked="tickets").bound == "local"

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import cross_val_score
 from typed import typed
 
 import sqsgd
@@ -71,7 +73,10 @@ def test_owners_of_several_rows_report_once():
     assert (model.summary_["users"], model.summary_["epsilon_all_rounds"]) == (300, 8.0)
     assert model.guarantee_.startswith("epsilon 8 for each owner in column 'person'; noise: seeded")
     alone = sqsgd.PrivateClassifier(8.0, **FACTS, label="rich", settings={"clients": 400}, random_state=0)
-    assert "for each row, not for an owner" in alone.fit(table.drop(columns="person")).guarantee_
+    told = alone.fit(table.drop(columns="person")).guarantee_
+    assert "for each row, not for an owner" in told
+    assert "of the 400 rows and their reports" in told
+    assert "user" not in told
     with pytest.raises(ValueError, match="clients = 900, but 300 owners"):
         replace(model, settings={"clients": 900}).fit(table)
     drawn = sqsgd.PrivateClassifier(8.0, **FACTS, label="rich", settings={"partition": "drawn"})
@@ -88,6 +93,7 @@ SMALL = people(40).drop(columns="income")
         ({"label": ""}, {}, "label is missing: name the column"),
         ({"label": "riches"}, {}, "no column 'riches'; did you mean 'rich'"),
         ({"owner": "person"}, {}, "there is no column 'person'"),
+        ({}, {"client": 1}, "'client' holds numbers: name it as owner, or drop it"),
         ({"ranges": {}}, {}, r"column 'x3' holds numbers: give its public range \(low, high\)"),
         ({"categories": {}}, {}, r"column 'job' holds text: declare its categories"),
         ({"ranges": RANGES | {"x0": (5, 5)}}, {}, r"'x0' has the range \(5, 5\): write \(low, high\)"),
@@ -150,6 +156,23 @@ def test_train_takes_declared_columns(tmp_path):
         sqsgd.train(dataset=data, **facts, out=tmp_path / "none")
     with pytest.raises(ValueError, match="'mnist5k': label, owner, ranges and categories need a DataFrame"):
         sqsgd.train(label="income", epsilon=8.0, out=tmp_path / "none")
+
+
+def test_scikit_learn_takes_it_for_its_own():
+    model = sqsgd.PrivateClassifier(8.0, **FACTS, random_state=0)
+    copy = clone(model)
+    assert copy is not model
+    assert copy == model
+    assert cross_val_score(model, SMALL[INPUTS], SMALL.rich, cv=2).shape == (2,)
+    numbers = sqsgd.PrivateRegressor(8.0, ranges={0: (0, 1), "target": (0, 1)}, random_state=0)
+    table = pd.DataFrame(np.linspace(0, 1, 40)[:, None])  # its column is called 0
+    assert cross_val_score(numbers, table, table[0], cv=2).shape == (2,)
+    assert model.set_params(epsilon=2.0).epsilon == 2.0
+    with pytest.raises(ValueError, match="depth: no such argument"):
+        model.set_params(depth=3)
+    shares = model.fit(SMALL[INPUTS], SMALL.rich).predict_proba(SMALL)
+    assert shares.sum(axis=1) == pytest.approx(np.ones(40))
+    assert (model.classes_[shares.argmax(axis=1)] == model.predict(SMALL)).all()
 
 
 def test_secure_noise_unless_there_is_a_seed():

@@ -287,3 +287,23 @@ def test_a_grid_that_ends_too_early_is_continued(tmp_path):
     assert rates[:2] == [0.001, 0.003]
     assert 2 <= place < len(rates) - 1
     assert ranks[rates[place]] == min(ranks.values())
+    assert row["lr_at_edge"] is False
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "tried_next", "marked"),
+    [
+        ({0.05: 0.4, 0.2: 0.6, 0.7: 0.6}, ["lr-1"], True),  # the best is as good at the end
+        ({0.05: 0.6, 0.2: 0.6, 0.7: 0.5}, ["lr-0.03"], True),
+        ({0.05: 0.4, 0.2: 0.6, 0.7: 0.5}, [], False),
+        ({0.05: 0.1, 0.2: 0.1}, [], True),  # nothing is learned, or all is: rates decide nothing
+        ({1e-6: 0.2, 0.2: 0.1}, [], True),  # the smallest that is tried at all
+    ],
+)
+def test_a_best_rate_at_the_end_of_the_grid_is_continued_and_marked(accuracies, tried_next, marked, tmp_path):
+    sweep = make_sweep({**SWEEP, "arms": [{"scheme": "sqsgd"}]}, "a test")
+    for rate, accuracy in accuracies.items():
+        written(tmp_path / f"tuning/sqsgd/lr-{rate:g}", accuracy=accuracy, lr=rate)
+    assert [Path(job.folder).name for job in sweeps.wider(sweep, tmp_path)] == tried_next
+    (row,) = sweeps.table(sweep, tmp_path, sweeps.choose(sweep, tmp_path))
+    assert row["lr_at_edge"] is marked

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { blake2b } from "../dist/blake2b.js";
 import { keystream } from "../dist/keystream.js";
 import { nearest, norm } from "../dist/vectors.js";
+import { SecureWords } from "../dist/words.js";
 
 test("the keystream is that of OpenSSL's AES-256 in counter mode from the client's block on", () => {
   for (const length of [1, 16, 100, 5000]) {
@@ -41,4 +42,31 @@ test("the nearest coordinates are those of a sort", () => {
 test("norms neither overflow nor underflow", () => {
   assert.equal(norm(Float32Array.of(3e13, 4e13)) / 1e13 > 4.99, true);
   assert.equal(norm(Float32Array.of(Math.fround(1e-44))), Math.fround(1e-44));
+});
+
+test("all private words are drawn, however many are asked for at once, and none is handed out twice", () => {
+  const words = new SecureWords();
+  for (const count of [1, 8191, 8192, 8193, 16384, 40000]) {
+    const found = words.words(count);
+    assert.equal(found.length, count);
+    assert.equal(new Set(found).size, count, "2^-33 for a repeat by chance");
+    assert.equal(found.includes(0n), false);
+  }
+  const single = Array.from({ length: 5000 }, () => words.word());
+  assert.equal(new Set(single).size, 5000);
+  assert.equal(single.includes(0n), false);
+});
+
+test("private words come from the platform's generator alone, each bit of it used", () => {
+  const real = crypto.getRandomValues;
+  const drawn = [];
+  crypto.getRandomValues = (target) => drawn.push(real.call(crypto, target).slice()) && target;
+  try {
+    const words = new SecureWords();
+    const found = [...words.words(20000), words.word(), words.word()];
+    const given = drawn.flatMap((part) => [...part]);
+    assert.deepEqual(found, given.slice(0, found.length));
+  } finally {
+    delete crypto.getRandomValues;
+  }
 });

@@ -26,6 +26,8 @@ Counts = npt.NDArray[np.int64]
 _ALL, _MATCHES = "law of all outputs", "law of the number of matches"
 _PAIRS, _ONE = "law of matches and wrong signs", "At this budget only one number of matches ever occurs."
 _TASKS, _PARTS = 8, 8
+_RARELY = 8.0  # a budget at which the unlikely side of most mechanisms is seen in less than one report of 100
+_BATCH = 5  # reports drawn many at once, over those drawn one by one
 _LEAST_EXPECTED = 5.0  # of a cell, which a test's limiting distribution needs
 _CLAMPED = 0.9  # a reach below this clamps every coordinate of a flat vector
 _MOST_DOUBT = 0.02  # coordinates per report; their law is corrected to first order in it
@@ -76,34 +78,59 @@ def law_of_outputs(subject: Subject) -> Iterator[Finding]:
     if not found or not found[0][1].dense:
         yield skipped("law", _ALL, "The scheme has no parameters for small budgets, or no density there.")
         return
-    (budget, small), rng = found[0], subject.noise()
-    inputs = small.every_length(subject.numbers("law"))
-    inside = [each.x for each in inputs if 0.2 < np.linalg.norm(each.image) / small.task.bound < 0.9][-2:]
+    budget, small = found[0]
+    inside = _inside(subject, small)[-2:]
     test = _listed if small.listed else _mean_ratio
-    p_value, freedom = min(test(small, x, subject.trials, rng) for x in inside)
+    reports = [(x, small.reports(x, subject.trials, subject.noise())) for x in inside]
+    p_value, freedom = min(test(small, *each) for each in reports)
     what = f"{len(small.outputs)} outputs" if small.listed else "density ratios"
     sentence = f"{subject.trials:,} reports of each input at epsilon {budget:g} against the density ({what})"
     yield by_test(_ALL, sentence, (min(1.0, p_value * len(inside)), freedom))
+    yield from _other_ways(subject, budget)
 
 
-def _listed(small: Small, x: Vector, count: int, rng: Rng) -> tuple[float, int]:
-    places = [small.places.get(message, -1) for message in small.reports(x, count, rng)]
-    if min(places) < 0:
+def _other_ways(subject: Subject, usual: float) -> Iterator[Finding]:
+    """Also where one side is rare, which would not be missed at large budgets; and by ``encode_many``."""
+    for budget, small in ((usual, subject.small(usual)), (_RARELY, subject.small(_RARELY))):
+        if small is None or not (small.listed and small.dense):
+            continue
+        at = f"at epsilon {budget:g} against the density"
+        if budget == usual:
+            x = _inside(subject, small)[-1]
+        else:  # the input whose report is most certain: what is rare is then the private step's
+            inputs = small.every_length(subject.numbers("law"))
+            x = max(inputs, key=lambda each: float(small.log_densities(each.image).max())).x
+            test = _listed(small, x, small.reports(x, subject.trials, subject.noise()))
+            yield by_test(f"{_ALL}, budget {budget:g}", f"{subject.trials:,} reports {at}", test)
+        count = subject.trials * (_BATCH if budget == usual else 1)
+        test = _listed(small, x, small.batch(x, count, subject.noise()))
+        yield by_test(f"{_ALL}, many at once, budget {budget:g}", f"{count:,} reports {at}", test)
+
+
+def _inside(subject: Subject, small: Small) -> list[Vector]:
+    """Inputs that are neither short nor as long as the bound."""
+    inputs = small.every_length(subject.numbers("law"))
+    return [each.x for each in inputs if 0.2 < np.linalg.norm(each.image) / small.task.bound < 0.9]
+
+
+def _listed(small: Small, x: Vector, messages: Sequence[bytes]) -> tuple[float, int]:
+    places = Counter(small.places.get(message, -1) for message in messages)
+    if -1 in places:
         return 0.0, len(small.outputs)
     law = np.exp(small.log_densities(forward(small.scheme, x, small.task)))
-    return g_test(np.bincount(places, minlength=len(small.outputs)), count * law)
+    return g_test([places[i] for i in range(len(small.outputs))], len(messages) * law)
 
 
-def _mean_ratio(small: Small, x: Vector, count: int, rng: Rng) -> tuple[float, int]:
+def _mean_ratio(small: Small, x: Vector, messages: Sequence[bytes]) -> tuple[float, int]:
     """For every other input z, the ratio p(v | z) / p(v | x) has mean one over reports v of x."""
     scheme, density, bound = small.scheme, small.scheme.mechanism.log_density, small.task.bound
     others = [each.image for each in small.every_length(np.random.default_rng(1))[::9]]
     images = [forward(scheme, x, small.task), *others]
-    reports = [scheme.open(message, small.task) for message in small.reports(x, count, rng)]
+    reports = [scheme.open(message, small.task) for message in messages]
     table = np.array([[density(columns, z, bound) for z in images] for columns in reports])
     means = np.exp(table[:, 1:] - table[:, :1]).mean(axis=0)
     most = math.exp(scheme.privacy.epsilon)
-    chances = [chance_of_mean(float(mean), most, count) for mean in means]
+    chances = [chance_of_mean(float(mean), most, len(messages)) for mean in means]
     return min(1.0, len(others) * min(chances)), len(others)
 
 

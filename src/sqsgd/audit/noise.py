@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,12 +24,14 @@ from scipy import stats
 from sqsgd.audit.findings import Finding, by_test, judged, skipped
 from sqsgd.audit.subject import Subject, forward, has_density, task_for
 from sqsgd.core.random import Rng, seeded_rng
+from sqsgd.core.task import Tasks
 
 Bits = npt.NDArray[np.uint8]
 ENOUGH = 128  # bits of a key that nobody can guess
 _MOST_VARIED, _DRAWN = 512, 4096  # bits of what was read, bytes of what is drawn
 _BLOCK = 16  # bytes of an AES block; two equal blocks mean that a keystream was used twice
 _REPORTS, _INDEPENDENT, _FRESH, _FEWEST_PAIRS = 12, 40, 4000, 50
+_LARGE, _MOST_MEMORY = 1030, 1 << 28  # reports of a large batch, and its bytes
 _REPEATS, _LENGTH = "noise of two reports", "random bits per report"
 _TIMEOUT = 60.0  # seconds for a child process
 
@@ -39,6 +42,7 @@ def noise_checks(subject: Subject) -> Iterator[Finding]:
     if subject.scheme.privacy.is_private:
         series = _series(subject)
         yield _reports(subject, series)
+        yield _batches(subject)
         yield rounds_check(series)
         yield from _source(subject)
     yield _untouched(subject)
@@ -92,7 +96,8 @@ def _operating_system(answer: Callable[..., bytes]) -> Iterator[None]:
 
 def key_check(subject: Subject) -> Finding:
     """The operating system's answers are watched and varied; attributes of the generator are not trusted."""
-    key = key_of(subject.noise)
+    keys = [key_of(subject.noise), key_of(lambda: subject.noise().child())]
+    key = min(keys, key=lambda key: key.bits if key.repeats else 0)
     bits = key.bits if key.repeats else 0
     sentence = f"{bits} bits of the operating system's {key.read:,} bytes decide the draws; {ENOUGH} suffice."
     if key.read and not key.repeats:
@@ -156,12 +161,13 @@ def generator_check(subject: Subject) -> Finding:
     # Two of n fresh generators share one of S states with probability 1 - exp(-n²/2S), also behind a hash:
     # at the default length, 99.97 % for keys of four bytes.
     fresh = max(_FRESH, 13 * subject.trials)
-    words = [subject.noise().word() for _ in range(fresh)]
+    parent = subject.noise()
+    words = [subject.noise().word() for _ in range(fresh)] + [parent.child().word() for _ in range(fresh)]
     pieces += [subject.noise().take(_BLOCK).tobytes() for _ in range(_FRESH)]
     repeats = _repeats(pieces) + _repeats(words)
     sentence = (
         f"{repeats or 'None'} of {len(pieces):,} blocks of {_BLOCK} bytes ({', '.join(settings)}) and "
-        f"the first words of {fresh:,} fresh generators repeat another."
+        f"the first words of {fresh:,} fresh generators and as many of batches repeat another."
     )
     return judged("noise", "noise of two generators", sentence, repeats, 0)
 
@@ -192,13 +198,40 @@ def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
     more = pieces + [report for three in series for report in three]
     if chance * (len(more) - 1) / 2 < 1 / 4:
         pieces, settings = more, [*settings, f"{len(series):,} clients in different rounds"]
-    count, repeats = len(pieces), _repeats(pieces)
-    expected = chance * count * (count - 1) / 2  # at most: any two are equal with at most this chance
-    if not expected < count / 4:
-        return skipped("noise", _REPEATS, "Some reports are likely enough here to repeat by chance.")
+    return _few_repeats(_REPEATS, pieces, chance, settings)
+
+
+def _few_repeats(
+    name: str, pieces: list[bytes], chance: float, settings: list[str], rows: int = 0, equal: int = 0
+) -> Finding:
+    """``chance``: that of the likeliest report. Of ``rows`` other pairs of reports, ``equal`` were equal."""
+    count, repeats = len(pieces), _repeats(pieces) + equal
+    expected = chance * (count * (count - 1) / 2 + rows)
+    if not expected < (count + rows) / 4:
+        return skipped("noise", name, "Some reports are likely enough here to repeat by chance.")
     limit = math.floor(expected + 6 * math.sqrt(expected) + (4 if expected > 1e-9 else 0))
-    sentence = f"{repeats or 'None'} of {count:,} reports of one vector ({', '.join(settings)}) are equal."
-    return judged("noise", _REPEATS, sentence, repeats, limit, expected=expected)
+    told = f"{count + rows:,} reports of one vector ({', '.join(settings)})"
+    sentence = f"{repeats or 'None'} of {told} are equal."
+    return judged("noise", name, sentence, repeats, limit, expected=expected)
+
+
+def _batches(subject: Subject) -> Finding:
+    """Reports of zero by ``encode_many`` in every setting; large batches are compared row by row."""
+    scheme, task, shared = subject.scheme, task_for(subject.scheme, subject.seed), subject.noise()
+
+    def reports(rng: Rng, which: int, count: int = _REPORTS) -> list[bytes]:
+        tasks = Tasks(replace(task, round=which), np.arange(count))
+        messages = scheme.encode_many(np.zeros((count, scheme.dim), np.float32), tasks, rng)
+        return [scheme.body(message.tobytes()) for message in messages]
+
+    chance, large = likeliest(subject), list[list[bytes]]()
+    pieces, settings = draw_in_every_setting(subject.noise, reports)
+    if scheme.bits // 8 * _LARGE < _MOST_MEMORY:
+        large = [reports(rng, which, _LARGE) for which, rng in enumerate((shared, shared, subject.noise()))]
+        settings = [*settings, f"batches of {_LARGE:,}"]
+    pairs = [pair for batches in itertools.combinations(large, 2) for pair in zip(*batches, strict=True)]
+    equal = sum(one == other for one, other in pairs)
+    return _few_repeats("noise of two batches", pieces, chance, settings, len(pairs), equal)
 
 
 def likeliest(subject: Subject) -> float:
@@ -211,7 +244,8 @@ def likeliest(subject: Subject) -> float:
         columns = [scheme.open(message, task) for message in sent[:8]]
         return math.exp(min(0.0, max(scheme.mechanism.log_density(each, y, task.bound) for each in columns)))
     pairs = _INDEPENDENT * (_INDEPENDENT - 1) / 2
-    return _repeats(sent) / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
+    equal = sum(math.comb(times, 2) for times in Counter(sent).values())
+    return equal / pairs or math.ldexp(1.0, -min(scheme.code_bits // 2, 1000))
 
 
 def rounds_check(series: list[tuple[bytes, ...]]) -> Finding:

@@ -17,7 +17,7 @@ from sqsgd._internal.checks import Vector
 from sqsgd.core import Mechanism, Scheme
 from sqsgd.core.codec import Columns
 from sqsgd.core.random import Rng, secure_rng
-from sqsgd.core.task import Task
+from sqsgd.core.task import Task, Tasks
 from sqsgd.core.transforms import Rotate, padded
 from sqsgd.mechanisms.sparse import SparseMatches
 from sqsgd.schemes.privunit_index import NearestVertices, best_nearest
@@ -127,6 +127,12 @@ class Small:
 
     def reports(self, x: Vector, count: int, rng: Rng) -> list[bytes]:
         return [self.scheme.encode(x, self.task, rng) for _ in range(count)]
+
+    def batch(self, x: Vector, count: int, rng: Rng) -> list[bytes]:
+        """The same by ``encode_many``."""
+        tasks = Tasks(self.task, np.full(count, self.task.client))
+        messages = self.scheme.encode_many(np.broadcast_to(x, (count, x.size)), tasks, rng)
+        return [message.tobytes() for message in messages]
 
     def every_length(self, numbers: np.random.Generator) -> list[Input]:
         """Zero, tiny, all lengths, middles and edges of norm symbols, ties, sparse, dense, and too long."""

@@ -97,10 +97,14 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         print_rows(rows, sweep.title)
         if any(row["half_width"] is not None for row in rows):
             typer.echo(wrapped("± is half the width of the 95 % confidence interval (Student's t)."))
+        if any(row["lr_at_edge"] for row in rows):
+            typer.echo(wrapped("edge: no rate beyond was worse, so a better one may not have been tried."))
     if all(row["runs"] == 0 for row in rows):
         reasons = [reason for row in rows for reason in row["failed"]]
         raise Ended(f"no run finished, so there is no page: {reasons[0] if reasons else f'see {out}'}")
-    final_page(out / "runs", page, sweep.title)
+    edge = ", ".join(f"{row['panel']} {row['arm']}".strip() for row in rows if row["lr_at_edge"])
+    note = f" (a better learning rate may not have been tried: {edge})" if edge else ""
+    final_page(out / "runs", page, sweep.title + note)
     print_result(as_json, {"folder": str(out), "page": str(page), "rows": rows}, f"written to {page}")
     if any(row["runs"] == 0 for row in rows):
         sys.exit(1)
@@ -117,6 +121,7 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
         if half is not None:
             result += f" ± {100 * half:.2f}" if headline.is_share else f" ± {half:.2g}"
         rate = "" if row["lr"] is None else f"{row['lr']:.3g}" + (" (rule)" if row["lr_by_rule"] else "")
+        rate += " (edge)" if row["lr_at_edge"] else ""
         table.append({
             "panel": row["panel"], "arm": row["arm"], measured: result, "runs": str(row["runs"]), "lr": rate,
             "epsilon": cell(row["epsilon"]), "notion": cell(row["notion"]),

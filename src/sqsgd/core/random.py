@@ -71,9 +71,11 @@ class Rng:
 
     Guarantees
     ----------
-    * Threads may share it: each byte is returned once. It cannot be copied or pickled, which would repeat
-      noise: tests/proofs/test_proof_sampler.py::test_no_word_of_the_keystream_is_handed_out_twice,
-      tests/core/test_private.py::test_generators_cannot_be_copied.
+    * Threads may share it: each byte is returned once. It cannot be copied, pickled or indexed, which would
+      repeat noise: tests/proofs/test_proof_sampler.py::test_no_word_of_the_keystream_is_handed_out_twice,
+      tests/core/test_private.py::test_generators_cannot_be_copied, ::test_a_generator_is_not_a_sequence.
+    * Two processes never draw the same noise from it, nor from its children:
+      tests/core/test_private.py::test_forked_processes_draw_different_noise.
 
     >>> secure_rng().protects, seeded_rng(7).protects
     (True, False)
@@ -82,6 +84,8 @@ class Rng:
     protects: bool
 
     def __init__(self, seed: int | None = None, *, direct: bool = False, key: bytes = b"") -> None:
+        if seed is None and key:
+            raise ValueError("a generator that protects takes its key from the operating system")
         self.protects = seed is None
         self._seed, self._direct, self._key = seed, direct, key
         if seed is not None and not key:
@@ -131,9 +135,9 @@ class Rng:
         self._start()
 
     def child(self) -> Rng:
-        """A generator whose key is drawn from this one, for a part of a batch in another thread."""
-        if self._direct:
-            return Rng(direct=True)
+        """A generator for one part of a batch: it has another key, which a seeded one draws from itself."""
+        if self._seed is None:
+            return Rng(direct=self._direct)
         return Rng(self._seed, key=self.take(32).tobytes())
 
     def fill(self, target: Bytes) -> None:

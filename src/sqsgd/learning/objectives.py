@@ -211,12 +211,55 @@ def find_objective(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
+_PLAIN: Mapping[type, str] = {
+    nn.CrossEntropyLoss: DEFAULT,
+    nn.MSELoss: "squared-error",
+    nn.BCEWithLogitsLoss: "multi-label",
+}
+_NUMBERS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # of outputs shaped as labels
+
+
+def built_in(loss: Any) -> str:
+    """The name of the built-in loss that torch's loss is, with its default arguments; else nothing."""
+    name = _PLAIN.get(kind := loss if isinstance(loss, type) else type(loss), "")
+    return name if name and (loss is kind or repr(vars(loss)) == repr(vars(kind()))) else ""
+
+
+def _of_torch(name: str, loss: nn.Module) -> Objective:
+    """The objective of a loss module of (outputs, labels), such as those of torch.nn."""
+    if getattr(loss, "reduction", "mean") != "mean":
+        raise ValueError(f"loss {name!r} has reduction = {vars(loss)['reduction']!r}; expected 'mean'")
+    if any(True for _ in loss.parameters()):
+        raise ValueError(
+            f"loss {name!r} has weights of its own to train, which nobody would; put them in the model"
+        )
+    numbers, sets = isinstance(loss, _NUMBERS), isinstance(loss, nn.BCEWithLogitsLoss)
+
+    def mean_loss(model: Any, batch: Batch) -> torch.Tensor:
+        outputs = model(batch[0])
+        return loss(_matching(outputs, batch[1]) if numbers or sets else outputs, batch[1])  # type: ignore[no-any-return]
+
+    def right(outputs: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+        counted = labels != getattr(loss, "ignore_index", IGNORED)
+        return {"accuracy": (outputs.argmax(dim=1) == labels)[counted].float().mean().item()}
+
+    classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    metrics = _regression if numbers else _set_scores if sets else right if classes else None
+    return Objective(
+        name=name, mean_loss=mean_loss, metrics=metrics, lower_is_better=_RMSE if numbers else frozenset()
+    )
+
+
 def make_objective(name: str, value: Any) -> Objective:
-    """An objective from a function ``loss(model, batch)``, or from an object or class that has one."""
+    """An objective from ``loss(model, batch)``, an object or class that has one, or torch's loss modules."""
+    if known := built_in(value):
+        return OBJECTIVES[known]
     if isinstance(value, type):
         value = call_factory(name, "loss", value)
     loss, metrics = getattr(value, "loss", value), getattr(value, "metrics", None)
-    if not callable(loss) or isinstance(value, nn.Module):
+    if isinstance(value, nn.Module) and loss is value:
+        return _of_torch(name, value)
+    if not callable(loss):
         raise ValueError(
             f"loss {name!r} is a {type(value).__name__}; expected a function of (model, batch), such as "
             "lambda model, batch: mse_loss(model(batch[0]), batch[1]), or an object that has one called loss"

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils import data as torch_data
 
 from sqsgd._internal.checks import meant
+from sqsgd.learning.factories import one_line
 from sqsgd.learning.partition import Indices
 
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
@@ -21,9 +23,10 @@ _REMEDIES = {
     "dates": "turn them into numbers, such as days since a public date",
 }
 _MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
+_TOLD, _BATCH = 5, 1000  # columns that a warning names; examples of a torch Dataset that are read at once
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
-    "test_labels)); or a DataFrame or Hugging Face dataset"
+    "test_labels)); or a DataFrame, a Hugging Face dataset, or a torch Dataset or DataLoader of such pairs"
 )
 _REMEDY = (
     'encode text as numbers (pandas.get_dummies for inputs, .astype("category").cat.codes for labels), pad '
@@ -51,8 +54,9 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     Args:
         name: The dataset's name, for error messages.
         value: ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, where inputs may be
-            a table; a table with a column called label, labels or target and perhaps one called client; or
-            two of these: a pair, or a mapping with ``train`` and ``test`` or ``validation``.
+            a table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called
+            label, labels or target and perhaps one called client; or two of these: a pair, or a mapping with
+            ``train`` and ``test`` or ``validation``.
 
     Returns training and test examples, or one set that is still to be split.
     """
@@ -67,7 +71,7 @@ def read_examples(name: str, value: Any) -> list[Examples]:
         pair, value = test is not None, (value["train"], test) if test is not None else value["train"]
     elif not _is_examples(value):
         raise ValueError(f"{where} returned a {type(value).__name__}; {_EXPECTED}")
-    elif not _is_table(value) and len(value) == 2:  # tables, or pairs of inputs and labels
+    elif not (_is_table(value) or _is_torch(value)) and len(value) == 2:  # tables, or pairs
         pair = _is_examples(value[0]) and _is_examples(value[1])
     if not pair:
         return [_examples(f"{where}: ", value)]
@@ -90,14 +94,43 @@ def _is_table(value: Any) -> bool:
     return (hasattr(value, "iloc") and hasattr(value, "columns")) or hasattr(value, "with_format")
 
 
+def _is_torch(value: Any) -> bool:
+    return isinstance(value, torch_data.Dataset | torch_data.DataLoader)
+
+
 def _is_examples(value: Any) -> bool:
-    return _is_table(value) or (isinstance(value, tuple | list) and len(value) in (2, 3))
+    known = _is_table(value) or _is_torch(value)
+    return known or (isinstance(value, tuple | list) and len(value) in (2, 3))
+
+
+def _loaded(where: str, value: Any) -> list[torch.Tensor]:
+    """All examples of a torch Dataset or DataLoader, each read once, in the order of the dataset.
+
+    A loader's sampler decides which examples are used; its order, its batches and its workers are not.
+    """
+    if not isinstance(value, torch_data.DataLoader):
+        value = torch_data.DataLoader(value, batch_size=_BATCH)
+    try:
+        with torch.random.fork_rng(devices=[]):  # a loader draws, even if it shuffles nothing
+            if not isinstance(value.dataset, torch_data.IterableDataset) and value.batch_size is not None:
+                more = {"sampler": sorted(value.sampler), "collate_fn": value.collate_fn}
+                value = torch_data.DataLoader(value.dataset, batch_size=_BATCH, **more)
+            batches = list(value)
+        if not all(isinstance(batch, tuple | list) and len(batch) in (2, 3) for batch in batches or [()]):
+            raise TypeError(f"{type(batches[0]).__name__} in place of a pair" if batches else "no example")
+        return [torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True)]
+    except Exception as error:
+        wanted = (
+            "each example must be (input, label) or (input, label, client), all tensors or numbers of one"
+        )
+        raise ValueError(f"{where}{one_line(error)}; {wanted} shape: give images a transform") from error
 
 
 def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool = False) -> Examples:
     """``order``: the columns of the training table, which the test table must have too."""
     if not _is_examples(value):
         raise ValueError(f"{where}part is a {type(value).__name__}; {_EXPECTED}")
+    value = _loaded(where, value) if _is_torch(value) else value
     given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
     if _is_table(given):
@@ -136,7 +169,7 @@ def _label_problem(labels: torch.Tensor) -> str:
     found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
     if len(found) == 1 and len(labels) > 1:
         return f"all labels are {found[0]}: with one class there is nothing to learn"
-    if len(found) < 2 or found[0] < 0 or 2 * len(found) > found[-1] + 1:
+    if len(found) < 2 or found[0] < 0 or (found[0] == 0 and 2 * len(found) > found[-1] + 1):
         return ""
     few = str(found[:5])[1:-1] + (", ..." if len(found) > 5 else "")
     numbered = f"number the classes 0 to {len(found) - 1} (pandas.factorize)"
@@ -176,6 +209,7 @@ class Columns:
         wrong = [text for name in named if (text := self._problem(table, name))]
         for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
             fact = _REMEDIES[kind := _kind(table[name])]
+            fact = "name it as owner" if name == CLIENT and not self.owner else fact
             wrong.append(f"column {name!r} holds {kind}: {fact}, or drop it")
         classes = list(self.categories.get(self.label, ()))
         if self.label in table.columns and self.label not in self.ranges:
@@ -223,12 +257,17 @@ def _kind(column: Any) -> str:
 
 
 def unscaled(examples: Examples) -> str:
-    """One line if columns of a table are wide or narrow; it tells their spread, so it is for simulations."""
-    if len(examples.columns) != examples.inputs[0].numel():  # no table, or one of rows and images
+    """One line if columns are wide, or a table's narrow; it tells their spread, so it is for simulations."""
+    if examples.inputs.ndim != 2 or not examples.inputs.is_floating_point():
         return ""
-    sizes = zip(examples.columns, examples.inputs.abs().amax(dim=0).tolist(), strict=True)
-    wide = [f"{name} (up to {size:.3g})" for name, size in sizes if size > _WIDE or 0 < size < 1 / _WIDE]
-    return f"columns are not scaled: {', '.join(wide)}; give each a public range (ranges)" if wide else ""
+    sizes = examples.inputs.abs().amax(dim=0).tolist()
+    named = len(examples.columns) == len(sizes)
+    names, least = (examples.columns, 1 / _WIDE) if named else ([f"column {i}" for i in range(len(sizes))], 0)
+    found = zip(names, sizes, strict=True)
+    wide = [f"{name} (up to {size:.3g})" for name, size in found if size > _WIDE or 0 < size < least]
+    more = f" and {len(wide) - _TOLD} more" if len(wide) > _TOLD else ""
+    remedy = "give each a public range (ranges)" if named else "divide each by a public constant"
+    return f"columns are not scaled: {', '.join(wide[:_TOLD])}{more}; {remedy}" if wide else ""
 
 
 def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], Any, Any]:

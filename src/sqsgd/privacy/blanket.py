@@ -100,7 +100,7 @@ class BlanketBound:
                 if number:
                     law = sums.added(law, step, count)
                 total += chance * unit / count * law.excess(count * drift / unit, self._bits)
-            return _rounded_up(total)
+            return rounded_up(total)
 
     def holds(self, epsilon: float) -> bool:
         """Whether δ(ε) <= δ is certified. As δ falls with ε, a smaller ε that is quicker is tried first."""
@@ -178,7 +178,7 @@ def _product(factors: Iterable[arb]) -> arb:
     return math.prod(factors, start=arb(1))
 
 
-def _rounded_up(ball: arb) -> float:
+def rounded_up(ball: arb) -> float:
     """A float that is not below any number of the ball."""
     result = float(ball.upper())
     if not math.isfinite(result):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -52,13 +52,14 @@ class PrivateModel:
             table = table.assign(**{label: np.asarray(y)})
         elif not self.label:
             raise ValueError("label is missing: name the column to predict, or call fit(X, y)")
-        if (label in self.ranges) != self._numbers:
+        ranges, categories = ({str(k): v for k, v in each.items()} for each in (self.ranges, self.categories))
+        if (label in ranges) != self._numbers:
             raise ValueError(f"ranges: PrivateRegressor needs that of {label!r}, PrivateClassifier does not")
         facts: dict[str, Any] = {"label": label, "owner": self.owner}
-        self.columns_ = Columns(**facts, ranges=self.ranges, categories=self.categories)
+        self.columns_ = Columns(**facts, ranges=ranges, categories=categories)
         data, names = table_dataset("table", table, self.columns_, split=False)
-        facts["ranges"] = {name: list(map(float, ends)) for name, ends in self.ranges.items()}
-        facts["categories"] = {name: list(map(str, values)) for name, values in self.categories.items()}
+        facts["ranges"] = {name: list(map(float, ends)) for name, ends in ranges.items()}
+        facts["categories"] = {name: list(map(str, values)) for name, values in categories.items()}
         facts |= {"secure": self.random_state is None, "seed": self.random_state or 0}
         settings = {"evaluate_every": 1_000_000, **self.settings, **facts, "epsilon": float(self.epsilon)}
         with tempfile.TemporaryDirectory() as folder:
@@ -69,6 +70,27 @@ class PrivateModel:
         spent = f"epsilon {told['epsilon_all_rounds']:g} for each {whom}; noise: {told['noise']}"
         self.guarantee_ = f"{spent}; central: {told.get('central_note', 'none')}"
         return self
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments by name, as scikit-learn's ``clone`` needs them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def set_params(self, **values: Any) -> Self:
+        """Change arguments."""
+        if unknown := values.keys() - self.get_params().keys():
+            raise ValueError(f"{', '.join(sorted(unknown))}: no such argument")
+        vars(self).update(values)
+        return self
+
+    def __sklearn_tags__(self) -> Any:  # only scikit-learn calls this
+        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="regressor" if self._numbers else "classifier",
+            target_tags=TargetTags(required=False),
+            regressor_tags=RegressorTags() if self._numbers else None,
+            classifier_tags=None if self._numbers else ClassifierTags(),
+        )
 
     def _scores(self, table: Any) -> npt.NDArray[Any]:
         if not hasattr(self, "weights_"):
@@ -86,6 +108,12 @@ class PrivateClassifier(PrivateModel):
         places = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[places])
 
+    def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """The model's probability of each of ``classes_``, a row of each row."""
+        scores = self._scores(X)
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """The accuracy, as scikit-learn's."""
         return float((self.predict(X) == np.asarray(X[self.columns_.label] if y is None else y)).mean())
@@ -99,7 +127,7 @@ class PrivateRegressor(PrivateModel):
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """The predicted number of each row."""
         scores = self._scores(X)[:, 0]
-        low, high = self.ranges[self.columns_.label]
+        low, high = self.columns_.ranges[self.columns_.label]
         return np.asarray((scores + 1) / 2 * (high - low) + low)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803

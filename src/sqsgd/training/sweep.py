@@ -369,21 +369,25 @@ def tried(sweep: Sweep, cell: Cell, out: Path) -> list[tuple[float, float, float
 def wider(sweep: Sweep, out: Path) -> list[Job]:
     """Tuning runs at the next rate beyond the grid, for cells whose best rate is at its edge.
 
-    The grid goes on with 1 and 3 times powers of ten, until a rate on each side of the best is not better.
+    The grid goes on with 1 and 3 times powers of ten, until a rate on each side of the best is worse.
     """
     jobs = []
     for cell in sweep.cells():
-        ranks = [(rank, rate) for rank, rate, _ in tried(sweep, cell, out) if rate > 0]
-        rates = [rate for _, rate in ranks]
-        if not ranks or ranks[0][0] in (math.inf, *(rank for rank, _ in ranks[1:])):
-            continue  # all failed, or another rate is as good
-        best = rates[0]
+        if len({rank for rank, *_ in tried(sweep, cell, out)}) < 2:
+            continue  # all failed, or all are as good: rates decide nothing
+        down, up = edges(sweep, cell, out)
         steps = [factor * 10.0**power for power in range(-6, 6) for factor in (1, 3)]
-        if best == max(rates):
-            jobs += [sweep.tuning_job(cell, step) for step in steps if step > 1.01 * best][:1]
-        if best == min(rates):
-            jobs += [sweep.tuning_job(cell, step) for step in steps if step < 0.99 * best][-1:]
+        jobs += [sweep.tuning_job(cell, step) for step in steps if step > 1.01 * up > 0][:1]
+        jobs += [sweep.tuning_job(cell, step) for step in steps if step < 0.99 * down][-1:]
     return jobs
+
+
+def edges(sweep: Sweep, cell: Cell, out: Path) -> tuple[float, float]:
+    """The least and the largest rate that was tried, where it is the best or as good; 0 where it is worse."""
+    ranks = {rate: rank for rank, rate, _ in tried(sweep, cell, out) if rate > 0}
+    best = min(ranks.values(), default=math.inf)
+    low, high = (end(ranks) if best < math.inf else 0.0 for end in (min, max))
+    return low if ranks.get(low) == best else 0.0, high if ranks.get(high) == best else 0.0
 
 
 def summary_of(folder: Path) -> dict[str, Any] | None:
@@ -423,6 +427,7 @@ def table(sweep: Sweep, out: Path, chosen: dict[str, float]) -> list[dict[str, A
             "runs": len(found),
             "lr": first.get("lr", chosen.get(cell.name)),
             "lr_by_rule": chosen.get(cell.name) == 0,
+            "lr_at_edge": any(edges(sweep, cell, out)),
             **{name: first.get(name) for name in ("decay", "epsilon", "notion", "bytes_up")},
             "seconds": sum(summary["seconds"] for summary in found) / max(len(found), 1),
             "failed": [

@@ -90,9 +90,9 @@ def train(
         resume: Continue the run in ``out``; objects must be given again.
         report: Write ``report.html``.
         **settings: Fields of ``RunConfig``, which override ``config``; without it ``epsilon`` is needed.
-            ``dataset`` may also be the data themselves (arrays, a DataFrame, a Hugging Face dataset),
-            ``model`` a module or a function that makes one, and ``loss`` a function of (model, batch) or an
-            object that has one.
+            ``dataset`` may also be the data themselves (arrays, a DataFrame, a torch Dataset or DataLoader, a
+            Hugging Face dataset), ``model`` a module or a function that makes one, and ``loss`` a function
+            of (model, batch), an object that has one, or a loss of torch.nn.
 
     Returns:
         The finished run. Ctrl-C saves a checkpoint and is raised again.
@@ -300,6 +300,8 @@ class Run:
         }
         if config.once:
             about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
+        if config.once and about["protects"] == "row":
+            about["central_note"] = about["central_note"].replace("user", "row")
         return summarise(lines, self.scheme, self.settings, once=config.once, **about)
 
 
@@ -447,10 +449,14 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
 def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings with names in place of objects, and the objects whose name cannot be imported."""
+    from sqsgd.learning.objectives import built_in
+
     values, given = dict(settings), dict[str, Any]()
     for name in OBJECTS:
         value = settings.get(name)
-        if value is not None and not isinstance(value, str | Path):
+        if name == "loss" and (known := built_in(value)):
+            values[name] = known
+        elif value is not None and not isinstance(value, str | Path):
             values[name] = _importable(value) or IN_MEMORY
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():

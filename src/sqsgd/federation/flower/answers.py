@@ -7,6 +7,7 @@ and the round ends.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -33,13 +34,14 @@ OUTLIVES = 60.0  # seconds that a message outlives its round: nodes' clocks may 
 _BROKEN = (httpx.TransportError, OSError)
 _AT_ONCE = 0.5  # seconds to wait for one answer before the next is tried
 _LAST_LOOK = 0.05  # the same after the deadline
+LEFT = 5  # Flower's code of a node that is not connected any more
 NOT_SENT = "was not asked: the SuperLink accepted no message for it; the node may have left"
 FLOWERS = {
     1: "the node could not load the app; its own log says why",
     2: "the node did not run the app: is it in the node's allowed-apps? Its own log says why",
     3: "the node did not fetch the request in time",
     4: "the node's answer did not arrive in time",
-    5: "the node has left",
+    LEFT: "the node has left",
     7: "the node could not open the app's bundle",
     8: "the app crashed at the node; its own log says why",
 }
@@ -61,6 +63,22 @@ class Answer:
     message: Message
     reply: Message | None = None
     problem: str = ""
+
+    @property
+    def left(self) -> bool:
+        """Whether the node left before it could answer."""
+        error = self.reply.error if self.reply is not None and self.reply.has_error() else None
+        return self.problem == NOT_SENT or (error is not None and error.code == LEFT)
+
+
+def until_present(answers: Iterator[Answer]) -> tuple[int, Iterable[Answer]]:
+    """The number of nodes that left before any other answer arrived, and all answers."""
+    left = list[Answer]()
+    for answer in answers:
+        if not answer.left:
+            return len(left), itertools.chain(left, [answer], answers)
+        left.append(answer)
+    return len(left), left
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,7 @@ from sqsgd._internal import checks
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import worded
 from sqsgd.federation.flower import wire
-from sqsgd.federation.flower.answers import Answer, Round, exchange, wait_for_nodes
+from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
 from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
 from sqsgd.federation.node.policy import LEDGER, SPENT
 from sqsgd.federation.node.server import FederationSettings, NoAnswers, make_request, nothing_trained
@@ -36,6 +36,7 @@ from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("flwr")
 MOST_EMPTY_ROUNDS = 10  # in a row without enough answers end a training
+MOST_REPEATED = 3  # times that a round begins whose nodes have all left, as after a restart of the federation
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 _SETTINGS = tuple(field.name for field in fields(FederationSettings))
 _FIXED = {"arrayrecord_key": wire.MODEL, "configrecord_key": wire.CONFIG}
@@ -347,10 +348,15 @@ class SqsgdStrategy(Strategy):
         self, grid: Grid, timeout: float, config: ConfigRecord, evaluate: Evaluate | None, result: Result
     ) -> dict[str, Any]:
         number = self.state.round + 1  # Flower counts from one
-        messages = self.configure_train(number, result.arrays, config, grid)
-        last = self.current
-        last.late = f"no answer within {timeout:g} s"
-        answers = exchange(grid, messages, timeout)
+        for _ in range(MOST_REPEATED):
+            messages = self.configure_train(number, result.arrays, config, grid)
+            last = self.current
+            last.late = f"no answer within {timeout:g} s"
+            left, answers = until_present(exchange(grid, messages, timeout))
+            # A slot is given once; other nodes repeat the report that they have paid for.
+            if self.order is not None or left < len(last.tasks):
+                break
+            _LOG.warning("sqsgd: all nodes of round %s have left: it begins again", number)
         result.arrays, result.train_metrics_clientapp[number] = self.aggregate_train(number, answers)
         line = last.record.to_dict() if last.record else {}
         line |= {"asked": len(last.tasks), "rejected": last.rejected, "stepped": self.empty == 0}

@@ -1,0 +1,347 @@
+"""Several passes in independent secret orders: all outputs over all orders, dp-accounting, planted errors."""
+
+import itertools
+import math
+import time
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from flint import fmpz_poly
+from shuffling import divergence, orders_of_passes, view
+from test_blanket import Adaptive, bound_of
+
+from sqsgd import Pass, central_guarantee, composed_guarantee, make_scheme
+from sqsgd.privacy import passes as composing
+from sqsgd.privacy.blanket import blanket_bound, generic_bound
+from sqsgd.privacy.passes import Profile, Table, negligible, table
+
+
+def index(epsilon, **options):
+    return make_scheme("privunit-index", dim=3920, epsilon=epsilon, **options)
+
+
+# ---------------------------------------------------------------- small cases, exactly
+
+
+SMALL = [
+    (2, [(Fraction(3), 1, 4)]),
+    (2, [(Fraction(6), 2, 4)]),
+    (2, [(Fraction(3), 1, 2), (Fraction(2), 1, 2)]),
+    (3, [(Fraction(4), 1, 2)]),
+]
+GROWTHS = (Fraction(21, 20), Fraction(3, 2), Fraction(5, 2))
+
+
+def local_of(parts):
+    return math.log(math.prod(odds for odds, _, _ in parts))
+
+
+def composed(parts, users, delta, reports=2):
+    """The certified ε at δ, below the local total or None."""
+    spent = bound_of(parts, users, negligible(delta, reports)).spent
+    return table([Profile(spent=spent, local=local_of(parts), reports=reports)], delta).epsilon(delta)
+
+
+class AdaptivePasses(Adaptive):
+    """Near sets of each user in each slot of two passes after each history, or, if ``shared``, in one order."""
+
+    def __init__(self, users, parts, seed, shared=False):
+        super().__init__(parts, seed)
+        self.orders = orders_of_passes(users, 2, shared)
+
+    def divergence(self, users, growth):
+        laws = [view(users, self.parts, self.near(data), self.orders) for data in "xy"]
+        return divergence(*laws, growth)
+
+
+@cache
+def reached(number, seed, shared=False):
+    """What adaptive choices reach for each growth: as drawn, or after climbing at the second growth."""
+    users, parts = SMALL[number]
+    adaptive = AdaptivePasses(users, parts, seed, shared)
+    if seed % 2 and users == 2:
+        adaptive.climb(users, GROWTHS[1], 8)
+    return [adaptive.divergence(users, growth) for growth in GROWTHS]
+
+
+def disjoint(number, shared=False):
+    """x, x' and the other users have near sets of their own, alike in all slots."""
+    users, parts = SMALL[number]
+    near = [tuple(frozenset([place % outputs]) for _, _, outputs in parts) for place in range(3)]
+    laws = [
+        view(
+            users,
+            parts,
+            lambda user, *_, own=own: near[2 if user else own],
+            orders_of_passes(users, 2, shared),
+        )
+        for own in (0, 1)
+    ]
+    return [divergence(*laws, growth) for growth in GROWTHS]
+
+
+def excesses(found, number, bound=composed):
+    """ln(growth) over the certified ε at the divergence that was reached there: more than 1 is an error."""
+    users, parts = SMALL[number]
+    pairs = [(growth, float(delta)) for growth, delta in zip(GROWTHS, found, strict=True) if delta]
+    certified = [bound(parts, users, delta * (1 - 1e-12)) for _, delta in pairs]
+    return [
+        math.log(growth) / max(epsilon, 1e-300)
+        for (growth, _), epsilon in zip(pairs, certified, strict=True)
+        if epsilon is not None
+    ]
+
+
+CASES = list(itertools.product(range(len(SMALL)), range(4)))
+
+
+def test_no_adaptive_passes_exceed_the_bound():
+    """The second pass knows all reports of the first one."""
+    found = [ratio for number, seed in CASES for ratio in excesses(reached(number, seed), number)]
+    assert 0.7 < max(found) <= 1
+
+
+def test_disjoint_near_sets_attain_the_bound():
+    assert 0.99 < max(excesses(disjoint(0), 0)) <= 1
+
+
+def test_one_order_in_two_passes_exceeds_the_bound():
+    """So an order that is used twice must not be counted as two."""
+    assert max(excesses(disjoint(0, shared=True), 0)) > 1.05
+
+
+def linked(parts, users, delta):
+    bound = generic_bound(2 * local_of(parts), users, delta)
+    return bound.epsilon(2 * local_of(parts))
+
+
+def test_linked_reports_keep_the_generic_bound_of_their_total():
+    found = [
+        ratio
+        for number, seed in CASES
+        for ratio in excesses(reached(number, seed, shared=True), number, linked)
+    ]
+    assert max(found) <= 1
+    assert max(excesses(disjoint(0, shared=True), 0, linked)) <= 1
+
+
+# ---------------------------------------------------------------- planted errors
+
+
+def lost_tail(dots, step, bits):
+    """The divergence ends at the last dot: what is left there is forgotten."""
+    whole = right(dots, step, bits)
+    missing = (1 << bits) - whole.masses(1)
+    return composing.Losses(first=whole.first, masses=whole.masses + missing)
+
+
+def wrong_sign(dots, step, bits):
+    """The losses under the second law."""
+    whole = right(dots, step, bits)
+    masses = fmpz_poly(whole.masses.coeffs()[::-1])
+    return composing.Losses(first=1 - whole.first - whole.masses.length(), masses=masses)
+
+
+def only_positive(dots, step, bits):
+    """The losses below zero are counted as zero masses, and the rest is scaled up."""
+    whole = right(dots, step, bits)
+    masses = whole.masses.right_shift(-whole.first)
+    return composing.Losses(first=0, masses=masses * (1 << bits) // masses(1))
+
+
+def low_dots(dots, step, bits):
+    """Joined below: each dot counts for the whole interval before it."""
+    return right(tuple(zip([p for p, _ in dots], [d for _, d in dots[1:]] + [0.0], strict=True)), step, bits)
+
+
+right = composing.losses
+
+
+def fewer_dots(kept):
+    """Upper bounds at fewer points of the same profile: a certificate that is no smaller."""
+    made = a_table(4.0, 60000, 8)
+    dots, count = made.passes[0]
+    return Table(step=made.step, passes=(((dots[0], *(dots[i] for i in kept)), count),))
+
+
+@cache
+def a_table(local, users, reports, delta=1e-6):
+    parts = index(local).mechanism.traits.blanket
+    spent = blanket_bound(parts, users, negligible(delta, reports)).spent
+    return table([Profile(spent=spent, local=local, reports=reports)], delta)
+
+
+def found_wrong():
+    """Which of the checks find something wrong."""
+    full = a_table(4.0, 60000, 8).epsilon(1e-6)
+    subsets = [range(2, 60, 2), range(5, 61, 5), (10, 40), range(1, 50)]
+    fewer = [fewer_dots(kept).epsilon(1e-6) for kept in subsets]
+    return {
+        "small cases": max(excesses(disjoint(0), 0)) > 1,
+        "fewer dots": not all(epsilon is None or epsilon >= full * (1 - 1e-6) for epsilon in fewer),
+        "dp-accounting": abs(full / theirs(4.0, 60000, 8) - 1) > 0.02,
+    }
+
+
+def theirs(local, users, reports, delta=1e-6):
+    """dp-accounting's composition of the same profile, on a grid of its own."""
+    parts = index(local).mechanism.traits.blanket
+    bound, step = blanket_bound(parts, users, negligible(delta, reports)), a_table(local, users, reports).step
+    step = 0.7 * step
+    profile = []
+    while not profile or profile[-1] > negligible(delta, reports):
+        profile.append(bound.spent(len(profile) * step))
+    places = np.arange(1 - len(profile), len(profile))
+    below = [
+        -math.expm1(-i * step) + math.exp(-i * step) * profile[i] for i in range(len(profile) - 1, 0, -1)
+    ]
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots(step, places, np.array(below + profile))
+    return PrivacyLossDistribution(pmf).self_compose(reports).get_epsilon_for_delta(delta)
+
+
+def test_the_checks_find_nothing_wrong():
+    assert not any(found_wrong().values())
+
+
+@pytest.mark.parametrize(
+    ("error", "check"),
+    [
+        (lost_tail, "fewer dots"),
+        (wrong_sign, "small cases"),
+        (wrong_sign, "dp-accounting"),
+        (only_positive, "dp-accounting"),
+        (low_dots, "small cases"),
+        (low_dots, "dp-accounting"),
+    ],
+)
+def test_a_planted_error_is_found(error, check, monkeypatch):
+    monkeypatch.setattr(composing, "losses", error)
+    assert found_wrong()[check]
+
+
+# ---------------------------------------------------------------- values
+
+TABLE = {  # in floats, by dp-accounting: users, local ε, and central ε for 1 to 32 reports
+    (60000, 1.0): (0.0148, 0.021, 0.031, 0.045, 0.066, 0.096),
+    (60000, 2.0): (0.0376, 0.055, 0.079, 0.115, 0.166, 0.241),
+    (60000, 4.0): (0.138, 0.200, 0.289, 0.419, 0.607, 0.881),
+    (60000, 6.0): (0.437, 0.63, 0.91, 1.32, 1.92, 2.81),
+    (10000, 4.0): (0.363, 0.523, 0.757, 1.10, 1.60, 2.33),
+    (10**6, 6.0): (0.0958, 0.139, 0.201, 0.291, 0.421, 0.611),
+}
+
+
+@pytest.mark.parametrize(("users", "local"), TABLE)
+def test_the_table_of_values(users, local):
+    for power, known in enumerate(TABLE[users, local]):
+        if power in (0, 1, 4):
+            found = central_guarantee(index(local), users, 1e-6, reports=2**power)
+            assert (found.bound, found.local_epsilon) == ("blanket", 2**power * local)
+            assert found.epsilon == pytest.approx(known, rel=0.005, abs=0.0006)
+
+
+def test_one_visit_counts_the_users_of_a_round():
+    """12 reports of local 2 in one visit; one of 8, with the same error, costs 4.83."""
+    found = central_guarantee(index(2.0), 1500, 1e-6, "round", reports=12)
+    assert found.epsilon == pytest.approx(1.03, rel=0.01)
+    assert "1,500 users of a round" in found.sentence
+    assert "within each round" in " ".join(found.assumptions)
+
+
+RANGES = {"local": (0.1, 12.0), "users": (10, 10**5, 10**8), "reports": (2, 64, 10000)}
+
+
+def test_the_whole_range_in_time_and_monotone():
+    """It rises with the local ε and the reports, and falls with the users and δ, up to the grid."""
+    values = {}
+    for point in itertools.product(*RANGES.values()):
+        local, users, reports = point
+        started = time.process_time()
+        made = central_guarantee(index(local, nearest=300), users, 1e-6, reports=reports)
+        assert time.process_time() - started <= (10 if reports <= 64 else 60)
+        assert 0 < made.epsilon <= made.local_epsilon
+        values[point] = made.epsilon
+    for axis, rises in enumerate((True, False, True)):
+        for point, value in values.items():
+            grid = list(RANGES.values())[axis]
+            at = grid.index(point[axis])
+            if at + 1 < len(grid):
+                later = values[(*point[:axis], grid[at + 1], *point[axis + 1 :])]
+                assert later >= 0.998 * value if rises else later <= 1.002 * value, (point, axis)
+    strict = central_guarantee(index(2.0), 10**5, 1e-9, reports=64).epsilon
+    assert strict > central_guarantee(index(2.0), 10**5, 1e-6, reports=64).epsilon
+
+
+def test_one_report_gives_the_value_for_one():
+    """Composed by the same steps, it is within the accuracy of the grid, and not below."""
+    known = central_guarantee(index(4.0), 60000, 1e-6).epsilon
+    assert central_guarantee(index(4.0), 60000, 1e-6, reports=1).epsilon == known
+    assert known * 0.999 < a_table(4.0, 60000, 1).epsilon(1e-6) < known * 1.005
+
+
+# ---------------------------------------------------------------- lists of passes
+
+
+def test_passes_of_different_budgets_and_users():
+    large, small = Pass(scheme=index(4.0), users=60000), Pass(scheme=index(2.0), users=10000, reports=3)
+    mixed = composed_guarantee([large, small], 1e-6)
+    assert (mixed.users, mixed.reports, mixed.local_epsilon, mixed.bound) == (10000, 4, 10.0, "blanket")
+    assert mixed.epsilon == pytest.approx(composed_guarantee([small, large], 1e-6).epsilon, rel=1e-3)
+    alone = central_guarantee(index(2.0), 10000, 1e-6, reports=3).epsilon
+    assert alone < mixed.epsilon < alone + central_guarantee(index(4.0), 60000, 1e-6).epsilon
+
+
+def test_the_same_passes_in_a_list_are_the_repeated_pass():
+    one = Pass(scheme=index(2.0), users=5000, dropouts=500, colluding=10)
+    listed = composed_guarantee([one] * 5, 1e-6)
+    repeated = central_guarantee(index(2.0), 5000, 1e-6, reports=5, dropouts=500, colluding=10)
+    assert listed.epsilon == pytest.approx(repeated.epsilon, rel=1e-6)
+    assert (listed.users, listed.assumptions) == (4490, repeated.assumptions)
+
+
+def test_many_small_passes_beside_a_large_one():
+    """The grid is fine enough for losses that are much smaller than those of the largest pass."""
+    large = Pass(scheme=index(4.0), users=5000)
+    small = Pass(scheme=index(1.0), users=10**8, reports=500)
+    alone = composed_guarantee([large], 1e-6).epsilon
+    assert alone < composed_guarantee([large, small], 1e-6).epsilon < 1.01 * alone
+
+
+def test_mechanisms_of_all_kinds_and_a_lonely_pass():
+    generic = make_scheme("vqsgd", dim=3920, epsilon=2.0, repeats=1)
+    assert central_guarantee(generic, 60000, 1e-6, reports=4).bound == "generic"
+    both = make_scheme("sqsgd-stateless", dim=3920, epsilon=4.0, bytes=64, code="signs")
+    found = central_guarantee(both, 60000, 1e-6, reports=4)
+    assert found.bound == "blanket"
+    assert 1.5 * central_guarantee(both, 60000, 1e-6).epsilon < found.epsilon < found.local_epsilon
+    lonely = composed_guarantee(
+        [Pass(scheme=index(0.5), users=1), Pass(scheme=index(4.0), users=60000)], 1e-6
+    )
+    assert 0.5 < lonely.epsilon < 0.5 + 0.2
+
+
+@pytest.mark.parametrize("reports", [2, 10])
+def test_where_nothing_is_certified_it_is_the_local_total(reports):
+    for users in (1, 3):
+        found = central_guarantee(index(4.0), users, 1e-9, reports=reports)
+        assert (found.epsilon, found.bound) == (4.0 * reports, "local")
+        assert "nothing smaller is certified" in found.sentence
+
+
+def test_linked_passes_of_different_users_add_up():
+    passes = [Pass(scheme=index(0.5), users=60000), Pass(scheme=index(0.5), users=50000)]
+    assert composed_guarantee(passes, 1e-6, linked="tickets").epsilon == 1.0
+    assert composed_guarantee([passes[0]] * 2, 1e-6, linked="tickets").epsilon < 0.1
+
+
+def test_no_pass_or_too_many_reports_are_refused():
+    with pytest.raises(ValueError, match="passes"):
+        composed_guarantee([], 1e-6)
+    with pytest.raises(ValueError, match="reports of all passes = 120000"):
+        composed_guarantee([Pass(scheme=index(0.5), users=100, reports=60000)] * 2, 1e-6)
+    with pytest.raises(ValueError, match="reports = 0"):
+        Pass(scheme=index(0.5), users=100, reports=0)
