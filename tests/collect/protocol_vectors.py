@@ -1,4 +1,4 @@
-"""Vectors for every step of docs/collect-protocol.md, made by our code from fixed secrets; and those of the RFCs.
+"""Vectors for every step of docs/collect-protocol.md, made from fixed secrets; and those of the RFCs.
 
 ``python tests/collect/protocol_vectors.py`` writes them again.
 """
@@ -47,9 +47,9 @@ def vectors():
     key = TokenKey.of(private)
     relay = "https://relay.example/digits"
     study = Study(
-        name="digits", dim=20, users=60, seed=7, scheme="privunit-index", bytes=8, rounds=4, epsilon=4.0, bound=0.5,
-        lr=1.0, begins=1800000000, round_seconds=3600.0, relay=relay, options={"rotation": "round"}, visits=DRAWN,
-        token_key=text(key.der), decay="linear",
+        name="digits", dim=20, users=60, seed=7, scheme="privunit-index", bytes=8, rounds=4,
+        epsilon=4.0, bound=0.5, lr=1.0, begins=1800000000, round_seconds=3600.0, relay=relay,
+        options={"rotation": "round"}, visits=DRAWN, token_key=text(key.der), decay="linear",
     )  # fmt: skip
     nonce, salt = bytes(range(32)), bytes(range(100, 148))
     blind = int(RFC["rfc9578"][0]["blind"], 16)

@@ -1,14 +1,20 @@
 """docs/collect-protocol.md: vectors, RFC 9458's example byte for byte, other people's code, and damage."""
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyhpke", reason="needs pip install 'sqsgd[collect]'")
 
+from devices import make, served
 from protocol_vectors import FILE, RFC, ephemeral, vectors
+from snippets import ROOT
 
 from sqsgd.federation.collect.oblivious import (
+    WELL_KNOWN,
     Answer,
     Gateway,
     GatewayKey,
@@ -46,7 +52,7 @@ def test_the_example_of_rfc_9458():
 
 
 def test_the_examples_of_rfc_9292():
-    """Known-length messages with informational answers, in figures 8 and 13's layout."""
+    """Known-length messages, padded, and after informational answers (figure 13)."""
     request = pack_request(ASKED, 1024)
     assert (len(request), read_request(request)) == (1024, ASKED)
     assert read_answer(b"\x01\x40\x66\x00" + pack_answer(Answer(200, {}, b"x"))[1:]).body == b"x"  # after 102
@@ -97,8 +103,9 @@ def test_a_key_that_is_not_in_use_is_named():
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\x01", b"\x02", b"\x00\x03GE", b"\x00\x03GET\x05https\x01a", b"\x00\x03GET\x05https\x01a\x02/\xff",
-        pack_request(ASKED) + b"\x01", pack_request(ASKED)[:-9], b"\x00" + b"\xc0" + b"\xff" * 7,
+        b"", b"\x01", b"\x02", b"\x00\x03GE", b"\x00\x03GET\x05https\x01a",
+        b"\x00\x03GET\x05https\x01a\x02/\xff",
+        pack_request(ASKED) + b"\x01", pack_request(ASKED)[:-8], b"\x00" + b"\xc0" + b"\xff" * 7,
     ],
 )  # fmt: skip
 def test_damaged_binary_requests(content):
@@ -115,9 +122,17 @@ def test_nothing_offered_is_understood():
     assert encapsulate(bytes(other) + pack_keys([KEY]), b"inner")[0][0] == KEY.number
 
 
-def test_an_independent_implementation():
-    """``ohttpy`` (Rust's ohttp) as the client, and as the server, of ours."""
-    ohttpy = pytest.importorskip(
-        "ohttpy", reason="pip install ohttpy: an independent client, for this test alone"
-    )
-    raise NotImplementedError(ohttpy)
+def test_an_independent_implementation(tmp_path):
+    """npm's @hpke/core and bhttp-js, with RFC 9458 written in JavaScript, ask a real gateway."""
+    modules = ROOT / "clients/js/node_modules"
+    if shutil.which("node") is None or not all(
+        (modules / name).is_dir() for name in ("@hpke/core", "bhttp-js")
+    ):
+        pytest.skip("in clients/js: npm install --no-save @hpke/core bhttp-js")
+    study, script = make(tmp_path / "study"), Path(__file__).with_name("independent.mjs")
+    with served(tmp_path / "study") as url:
+        for path, status in (("/study", 200), ("/nothing", 404)):
+            command = ["node", script, modules.as_uri(), url + WELL_KNOWN, path]
+            found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+            assert found["status"] == status
+            assert (found["body"].encode() == study.description) == (status == 200)

@@ -105,11 +105,14 @@ def about_once(
     *,
     seeded: bool,
     slots: int | None = None,
+    reports: int = 1,
+    dropouts: int = 0,
 ) -> dict[str, Any]:
     """The users, their order and the central guarantee, from the metrics of all rounds.
 
     ``order``: users fill all slots in random order (``"run"``), or those of a round (``"round"``). ``slots``:
     their number, if users may come and go; if one is empty, the order over the run is not uniform.
+    ``reports`` of each user, of which at most ``dropouts`` over all users are missing.
 
     Guarantees
     ----------
@@ -124,23 +127,27 @@ def about_once(
     secret = f"secret: random {where}, known to the server alone"
     credited: Order = "round" if slots is not None and users < slots else order
     return {
-        "users": users,
-        "fewest_users": fewest,
+        "users": users // reports,
+        "fewest_users": fewest // reports,
         "order": order,
         "order_seeded": seeded,
         "order_note": "seeded: the central figure is a simulation's" if seeded else secret,
-        **_central(scheme, users if credited == "run" else fewest, credited, seeded=seeded),
+        **_central(
+            scheme, (users if credited == "run" else fewest) // reports, credited, seeded, reports, dropouts
+        ),
     }
 
 
-def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[str, Any]:
+def _central(
+    scheme: Scheme, users: int, order: Order, seeded: bool, reports: int, dropouts: int
+) -> dict[str, Any]:
     """The certified guarantee, or a note that says why there is none."""
     try:
         if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
             raise ValueError(f"the reports of {scheme.name!r} are private in real arithmetic only")
         if users < 2:
             raise ValueError("no report had another to hide behind")
-        found = central_guarantee(scheme, users, DELTA, order)
+        found = central_guarantee(scheme, users, DELTA, order, reports, dropouts)
         if found.bound == "local":
             raise ValueError(found.sentence)
     except ValueError as error:

@@ -123,7 +123,8 @@ class _Reader:
         if self._at < len(self._content):
             lines = _Reader(self.counted())
             while lines._at < len(lines._content):
-                fields[lines.text().lower()] = lines.text()
+                name, value = lines.text(), lines.text()
+                fields[name.lower()] = value
                 if len(fields) > _MOST_FIELDS:
                     raise Malformed("the binary message has too many fields")
         if self._at < len(self._content):

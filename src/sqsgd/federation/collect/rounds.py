@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import total
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake
 from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
@@ -220,8 +221,13 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
         "refusals": refusals(database),
         "epsilon": study.made_scheme.privacy.epsilon,
         "message_bytes": study.made_scheme.bits // 8,
-        **guarantee(study, lines),
+        **guarantee(study, lines, *_missed(database, study)),
     }
+
+
+def _missed(database: Database, study: Study) -> list[int]:
+    """The reports that did not come, once that is known."""
+    return [drop_outs(database, study)["missed"]] if stage(database).state == intake.ENDED else []
 
 
 def drop_outs(database: Database, study: Study) -> dict[str, int]:
@@ -237,8 +243,8 @@ def model_path(study: Study, round: int) -> str:
     return f"/model/{study.id}/{round}"
 
 
-def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Users, order and central guarantee of the rounds that are over.
+def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = None) -> dict[str, Any]:
+    """Users, order and central guarantee of the rounds that are over; ``missed``: reports, at the end.
 
     Guarantees
     ----------
@@ -247,21 +253,29 @@ def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
     * An open study has no central figure:
       tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
     """
-    drawn = study.visits == DRAWN
-    found = about_once(study.made_scheme, "run" if drawn else "round", lines, seeded=False)
-    keeper = f"against the service as long as {study.relay} does not help it" if study.relay else (
-        "against those who see the models; without a relay the service sees addresses"
+    drawn, several = study.visits == DRAWN, study.reports > 1
+    found = about_once(
+        study.made_scheme, "run" if drawn else "round", lines, seeded=False, reports=study.reports,
+        dropouts=(missed or 0) if several else 0,
     )  # fmt: skip
-    who = "each device drew its round" if drawn else "devices came when they liked: random within each round"
-    found["order_note"] = f"{who}, {keeper}"
-    if study.admission != OPEN and study.reports == 1:
-        return found
-    local = f"none: local {study.reports * study.made_scheme.privacy.epsilon:g} against everyone"
-    why = "in an open study one person may have made all the other reports" if study.admission == OPEN else (
-        "several reports of a user are not certified by this version"
-    )  # fmt: skip
-    kept = {name: value for name, value in found.items() if not name.startswith("central_")}
-    return {**kept, "central_epsilon": None, "central_note": f"{local}; {why}"}
+    who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
+    found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
+    note, central, _ = found["central_note"].partition(" for whoever sees only the models")
+    if study.admission == OPEN or (several and missed is None):
+        why = "several reports of a user are certified when the study has ended"
+        why = "in an open study one person may have made all the others" if study.admission == OPEN else why
+        kept = {name: value for name, value in found.items() if not name.startswith("central_")}
+        local = study.reports * study.made_scheme.privacy.epsilon
+        return {
+            **kept,
+            "central_epsilon": None,
+            "central_note": f"none: local {local:g} against everyone; {why}",
+        }
+    if central:
+        service = "against the service and all who see the models, unless the relay helps the service"
+        models = "for those who see the models; the service sees who sent what"
+        found["central_note"] = f"{note} {service if study.relay else models}"
+    return found
 
 
 def admission(study: Study) -> str:
@@ -301,8 +315,19 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         "refusals": refusals(database),
     }
     origin |= drop_outs(database, study)
-    known = {"held_out": "nothing: the service has no data", "noise": "secure", **origin, **whole}
-    summary = summarise(lines, study.made_scheme, study, once=True, **known, **guarantee(study, lines))
+    known: dict[str, Any] = {
+        "held_out": "nothing: the service has no data",
+        "noise": "secure",
+        **origin,
+        **whole,
+    }
+    known |= guarantee(study, lines, *_missed(database, study))
+    summary = summarise(lines, study.made_scheme, study, once=True, **known)
+    summary |= {
+        "epsilon_total": total(study.made_scheme.privacy.epsilon, study.reports),
+        "reports": study.reports,
+    }
+    summary["epsilon_all_rounds"] = summary["epsilon_total"]
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
