@@ -42,7 +42,8 @@ class Server:
         self.issuer = issuer()
         self.study = {
             "format": 1, "name": "test", "scheme": scheme, "dim": DIM, "asked_epsilon": epsilon,
-            "bytes": 64, "options": options, "fingerprint": f"{made.fingerprint:08x}", "seed": 5, "bound": 1.0, "rounds": 8,
+            "bytes": 64, "options": options, "fingerprint": f"{made.fingerprint:08x}", "seed": 5,
+            "bound": 1.0, "rounds": 8,
             "visits": "once", "reports": 1, "begins": BEGINS, "round_seconds": SECONDS, "relay": relay,
             "token_key": module._text(tokens.TokenKey.of(self.issuer).der), "request_bytes": 1024, **changed,
         }  # fmt: skip
