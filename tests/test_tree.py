@@ -99,3 +99,11 @@ def test_heavy_packages_stay_in_their_rooms():
         if not name.startswith(ONLY_IN.get(imported.partition(".")[0], ""))
     ]
     assert strays == []
+
+
+def test_only_the_owners_command_adds_to_a_budget():
+    """No path from a server's request leads there: docs/proofs/ledger.md."""
+    called = {
+        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "top_up(" in path.read_text()
+    }
+    assert called == {"privacy/ledger.py", "federation/deploy/node.py", "cli/ledger.py"}

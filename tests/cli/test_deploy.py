@@ -18,6 +18,24 @@ def test_init_prints_json(tmp_path):
     assert "    listen 8000 ssl;\n" in (tmp_path / "new/server/nginx.conf").read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--scheme", "fedsgd"], "every node would refuse: scheme 'fedsgd'"),
+        (["--scheme", "privunit"], "real arithmetic only"),
+        (["--scheme", "privunit", "--model", "mine:net"], "real arithmetic only"),
+        (["--nodes", "400"], "nodes = 400: each has 10 examples of mnist5k, and min-batch is 32"),
+        (["--dataset", "mnist6k"], "dataset 'mnist6k' is unknown"),
+        (["--model", "lenet6"], "model 'lenet6' is unknown"),
+    ],
+)
+def test_init_refuses_what_every_node_would(tmp_path, options, words):
+    pytest.importorskip("torch", reason="needs pip install 'sqsgd[train]'")
+    done = typed(["sqsgd", "deploy", "init", tmp_path / "new", *options])
+    assert (done.code, words in done.error) == (2, True), done.error
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 def test_a_node_may_run_what_its_owner_allows(tmp_path):
     pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")

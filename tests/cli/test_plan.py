@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 from typed import typed
 
+from sqsgd._internal.exact import four_digits
 from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import frontier, plan
 
@@ -26,17 +27,22 @@ def test_json_is_the_plan():
     assert points == [asdict(point) for point in frontier(dim=CHOSEN.dim, epsilon=CHOSEN.epsilon)]
 
 
-def test_without_json_the_whole_plan_is_printed():
-    done = typed(LINE)
+def test_the_verdict_fits_on_a_screen_and_details_show_everything(monkeypatch):
+    assert f"Recommended  {CHOSEN.recommendation.options} (" in typed(LINE).out
+    done = typed(f"{LINE} --details")
     assert done.code == 0
-    assert done.out.startswith(f"take {CHOSEN.recommendation.options}: {CHOSEN.recommendation.reason}\n")
     for words in (
+        f"Error        {CHOSEN.nmse:.4g} of one report, {CHOSEN.nmse_mean:.4g} of the mean of 20 clients\n",
+        "Epsilon      80 for one report, 240 after 3\n",
+        *(f"Warning      {warning}\n" for warning in CHOSEN.warnings),
+        f"Why {CHOSEN.recommendation.scheme}: {CHOSEN.recommendation.reason}\n",
         f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
-        f"of the mean over 20 clients {CHOSEN.nmse_mean:.4g}\n",
         *(way.name for way in (*CHOSEN.alternatives, *CHOSEN.stateless)),
         *(f"  * {statement.sentence}\n" for statement in CHOSEN.reconstruction),
     ):
         assert words in done.out
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(typed(LINE).out.splitlines()) <= 10
 
 
 ONCE = "sqsgd plan --once --dim 3920 --bytes 32 --users 60000 --delta 1e-6"
@@ -50,8 +56,9 @@ def test_json_of_one_report_per_user():
 
 
 def test_without_json_both_guarantees_and_the_assumptions_are_printed():
-    chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4")
+    chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4 --details")
     assert done.code == 0
-    assert f"central epsilon    {chosen.central.epsilon:.6g} at delta = 1e-06 (blanket bound)\n" in done.out
+    assert f"Central      epsilon {four_digits(chosen.central.epsilon)} at delta 1e-06, against" in done.out
+    assert f"{chosen.central.epsilon:.6g}, by the blanket bound, holds if\n" in done.out
     assert f"\n{chosen.central.sentence}\n" in done.out
     assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)

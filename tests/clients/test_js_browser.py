@@ -109,7 +109,9 @@ def test_one_report_per_study(device):
     assert read.shape == (3920,)
     # Not yet confirmed: the same bytes again, for the same request alone.
     assert device.run("report('digits')") == message
-    assert device.run("report('digits', {...task, client: 13n})") == "changed"
+    for change in ("round: 4", "client: 13n", "seed: 98n", "bound: 0.6", "clip: 1"):
+        assert device.run(f"report('digits', {{...task, {change}}})") == "changed"
+    assert "RangeError" in device.run("report('digits', {...task, dim: 3919})")
     other = json.dumps(IDENTITY.replace("nearest 25", "nearest 24"))
     assert device.run(f"report('digits', task, new sqsgd.Scheme({other}, 2))") == "changed"
     assert device.run("drawn") == 1

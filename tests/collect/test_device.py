@@ -1,6 +1,7 @@
 """``sqsgd.Device``: against a real service, and against servers that change their answers between visits."""
 
 import base64
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -78,7 +79,7 @@ class Server:
         return seal(oblivious.pack_answer(oblivious.Answer(status, {}, content), 1024))
 
     def answer(self, path, body):
-        if path in self.failing:
+        if path in self.failing or ("/model" in self.failing and path.startswith("/model/")):
             raise ServiceRefused(503, "busy", "busy")
         if path == "/study":
             return self.description
@@ -183,6 +184,32 @@ def test_a_study_that_changes_is_refused(tmp_path, name, lies, when):
     server.study = before
     assert json.loads(server.reports[0])["study"] == first
     assert server.columns()  # a report for the terms of the first visit
+
+
+@pytest.mark.parametrize("away", ["/token", "/round", "/model", "/report", "/lost", "nothing"])
+@pytest.mark.parametrize("name", [*CHANGES, "round", "state", "weights", "named"])
+def test_whatever_changes_between_visits_no_report_leaves_unpaid(tmp_path, name, away):
+    """Three visits, of which the second meets a change: each message has its entry in the ledger."""
+    server = Server()
+    made, scheme = device(tmp_path, server), Terms(server.description).scheme
+    others = {"round": 4, "state": "ended", "weights": np.ones(DIM, "<f4"), "named": server.id}
+    server.failing = {away}
+    for change in (False, True, False):
+        before = dict(server.study), dict(vars(server))
+        if change and name in others:
+            setattr(server, name, others[name])
+        elif change:
+            server.study = server.study | {name: CHANGES[name]}
+        with contextlib.suppress(StudyRefused, ServiceRefused):
+            visit(made)
+        server.failing = set()
+        if change:
+            server.study = before[0]
+            vars(server).update({key: before[1][key] for key in others})
+    sent, entries = set(server.reports), made.ledger.entries
+    assert len(sent) == len(entries) <= 1
+    assert {entry.epsilon for entry in entries} <= {4.0}
+    assert all(server.columns(number, scheme) for number in range(len(server.reports)))
 
 
 def test_the_same_request_is_not_drawn_again(tmp_path):

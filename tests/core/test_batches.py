@@ -154,6 +154,17 @@ def test_messages_do_not_depend_on_the_number_of_threads(scheme, monkeypatch):
         assert not np.array_equal(*secure)
 
 
+def test_no_batch_repeats_another_however_large(monkeypatch):
+    """Nor does a part repeat another: all vectors are equal, and a report has 500 random bits or more."""
+    scheme, seen = make_scheme("sqsgd-stateless", dim=512, epsilon=4.0, bytes=64, code="signs"), []
+    monkeypatch.setattr(tasks_module, "_FLOATS", 100 * scheme.dim)
+    rng = secure_rng()
+    for count in (1, 300, 1100, 1100):
+        messages = scheme.encode_many(np.zeros((count, 512), np.float32), tasks(scheme, count), rng)
+        seen += [scheme.body(message.tobytes()) for message in messages]
+    assert len(set(seen)) == len(seen) == 2501
+
+
 @pytest.mark.parametrize("scheme", SCHEMES, ids=IDS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_many_reports_are_added_as_single_ones(scheme, weighted, monkeypatch):

@@ -1,4 +1,7 @@
-"""A Flower app that trains a vector. Nothing in it is private; it is quick, because it loads no torch."""
+"""A Flower app that trains a vector. Nothing in it is private; it is quick, because it loads no torch.
+
+As an app of a user's own would, it names no folder for its results, and does not know that it is resumed.
+"""
 
 from app_runs import PLAIN, write_app
 
@@ -10,7 +13,7 @@ from flwr.serverapp import ServerApp
 from sqsgd.flower import SqsgdStrategy
 
 app = ServerApp()
-SAME = ("scheme", "epsilon", "bytes", "seed", "out", "resume")
+SAME = ("scheme", "epsilon", "bytes", "seed")
 
 
 @app.main()
@@ -32,8 +35,6 @@ scheme = ""
 epsilon = 1.0
 bytes = 1
 seed = 0
-out = ""
-resume = false
 min-nodes = 1
 num-server-rounds = 1
 round-timeout = 1.0

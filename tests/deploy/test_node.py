@@ -1,6 +1,8 @@
 """A node's settings are read as Flower reads them, its ledger is created once, and it says what is wrong."""
 
 import contextlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from nginx_server import running_nginx
+from typed import typed
 
 from sqsgd import Ledger
 from sqsgd.federation.deploy import certificates
@@ -22,6 +25,7 @@ from sqsgd.federation.deploy.node import (
     free_port,
     read_node_config,
 )
+from sqsgd.federation.deploy.training import node_status
 from sqsgd.privacy.ledger import LedgerRolledBack
 
 
@@ -88,6 +92,25 @@ def test_a_witness_is_added_to_a_ledger_in_use(node, tmp_path):
     assert not tip.exists()
 
 
+def test_its_budget_is_topped_up(node):
+    """In one command, which changes the ledger and node.conf; the server's requests cannot."""
+    before = (node / "node.conf").read_text()
+    done = typed(["sqsgd", "ledger", "top-up", node, "400", "--json"])
+    assert json.loads(done.out)["max_epsilon"] == 2000.0
+    assert (node / "node.conf").read_text() == before.replace("max-epsilon=1600.0", "max-epsilon=2000.0")
+    assert "start the node again" in typed(["sqsgd", "ledger", "top-up", node, "1"]).out
+    assert Ledger(node / "state/ledger").max_epsilon == read_node_config(node)["max-epsilon"] == 2001.0
+    spend(Ledger(node / "state/ledger"))
+    assert node_status(node)["epsilon_left"] == 1601.0
+    (node / "node.conf").write_text(before.replace("max-epsilon=1600.0", "max-epsilon=900"))
+    assert (node_status(node)["epsilon_left"], node_status(node)["epsilon_cap"]) == (500.0, 900)
+    done = typed(["sqsgd", "ledger", "top-up", node, "1"])
+    assert (done.code, "was lowered below the ledger's cap, 2001" in done.error) == (2, True)
+    done = typed(["sqsgd", "ledger", "top-up", node / "state/ledger", "0"])
+    assert (done.code, "epsilon = 0.0" in done.error) == (2, True)
+    assert Ledger(node / "state/ledger").max_epsilon == 2001.0
+
+
 def spoiled(name, text=None):
     return lambda node: (node / name).unlink() if text is None else (node / name).write_text(text)
 
@@ -118,6 +141,22 @@ def test_an_address_without_a_port_is_named(made):
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("this node cannot work: the server's address, 'nowhere'")
+
+
+def test_keys_that_only_an_app_reads_are_named_when_it_starts(node, monkeypatch, capsys):
+    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
+    from sqsgd.federation.flower import guard
+
+    add(node, "budget=7")  # too far from any key to be refused
+    monkeypatch.setattr(guard, "run_supernode", lambda arguments: None)
+    for name in ("PATH", "FLWR_HOME", guard.LIST, *nodes.QUIET):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    before = os.umask(0o077)
+    try:
+        nodes.main([str(node), f"127.0.0.1:{free_port()}"])
+    finally:
+        os.umask(before)
+    assert f"{node}/node.conf: for your own app alone: budget\n" in capsys.readouterr().err
 
 
 def test_a_server_that_is_away_is_waited_for(node):

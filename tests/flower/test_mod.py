@@ -224,7 +224,7 @@ def test_an_app_writes_into_nothing_that_leaves_or_stays(tmp_path):
 def test_a_server_without_the_strategy_gets_nothing(tmp_path):
     sent = message(request())
     del sent.content[wire.REQUEST]
-    assert make_app()(sent, node_context(5, tmp_path)).error.reason == policy.MALFORMED
+    assert make_app()(sent, node_context(5, tmp_path)).error.reason == policy.NOT_ASKED
 
 
 def test_what_flower_keeps_comes_back_as_it_was():

@@ -140,6 +140,32 @@ def test_the_first_step_is_as_long_under_any_bound(tmp_path):
     assert prepared(tmp_path, decay="none").settings.lr == falling / 2
 
 
+def test_on_a_deployed_server_an_app_that_names_no_folder_is_saved_and_resumed(tmp_path, monkeypatch):
+    """And one that names a folder keeps to it."""
+    monkeypatch.setenv("SQSGD_RUN", str(tmp_path / "run.json"))
+    for resume, rounds in ((False, 2), (True, 3)):
+        run = {"out": str(tmp_path / "run-1"), "resume": resume}
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        strategy().start(nodes_of(tmp_path / "nodes"), model(), num_rounds=rounds)
+        assert len(lines(tmp_path / "run-1/metrics.jsonl")) == rounds
+        assert (tmp_path / "run-1/model.safetensors").exists()
+    strategy(out=tmp_path / "mine").start(nodes_of(tmp_path / "others"), model(), num_rounds=1)
+    assert (tmp_path / "mine/model.safetensors").exists()
+
+
+def test_with_only_the_clients_line_replaced_the_server_is_told(tmp_path, caplog):
+    """A plain FedAvg at the server: nothing is computed, nothing is paid, and the log says why."""
+    calls = []
+    nodes = nodes_of(tmp_path, make_app(calls=calls))
+    nodes.send_and_receive = lambda messages, timeout=None: nodes.pull_messages(nodes.push_messages(messages))
+    with caplog.at_level("INFO"):
+        FedAvg(min_available_nodes=3).start(nodes, model(), num_rounds=1)
+    told = f"error in reply from node {IDS[0]}: {policy.NOT_ASKED}"
+    assert caplog.text.count(told) == 2  # to train, and to evaluate
+    assert calls == []
+    assert not list(tmp_path.glob("*/ledger"))
+
+
 def test_what_rounds_cost_and_cannot_teach_is_in_the_log_before_anyone_is_asked(tmp_path, caplog):
     with caplog.at_level("INFO", logger="flwr"):
         prepared(tmp_path)

@@ -71,6 +71,17 @@ def test_a_computation_that_fails_is_reported_as_zero(tmp_path, wrong):
     assert Ledger(tmp_path / "ledger").spent == 200
 
 
+def test_a_residual_that_cannot_be_encoded_is_dropped(tmp_path):
+    """The server chooses alpha; if the second attempt failed too, it would learn of a large gradient."""
+    config = {"compute": lambda structure, weights: np.full(DIM, 1e9, np.float32)}
+    for round in range(3):
+        assert isinstance(ask(tmp_path, request(round=round, alpha=1e6), **config), bytes)
+        residual = FolderState(tmp_path).read("test").residual
+        assert (residual.max() > 1e14) == (round != 1)
+    zeros = [line.get("zero") for line in lines(tmp_path / "answers.jsonl")]
+    assert [bool(zero) for zero in zeros] == [False, True, False]
+
+
 @pytest.mark.parametrize("by_slot", [False, True])
 def test_the_noise_is_a_nodes_own(tmp_path, by_slot):
     """Nodes with the same data draw different noise for one request.

@@ -65,8 +65,12 @@ def test_the_cap_cannot_be_raised_and_can_be_lowered(tmp_path):
     answered(tmp_path, round=1, max_epsilon=1e9)
     assert Ledger(tmp_path / "ledger").max_epsilon == 500
     assert ask(tmp_path, request(round=2), max_epsilon=1e9) == policy.SPENT
-    assert ask(tmp_path, request(round=3), max_epsilon=450) == policy.SPENT
-    assert Ledger(tmp_path / "ledger").max_epsilon == 450
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.top_up(100)  # by the owner, while a node runs with the settings that it began with
+    assert ask(tmp_path, request(round=3), max_epsilon=500) == policy.SPENT
+    assert (ledger.max_epsilon, ledger.spent) == (600, 400)
+    answered(tmp_path, round=4, max_epsilon=600)
+    assert ask(tmp_path, request(round=5), max_epsilon=1e9) == policy.SPENT
 
 
 def test_a_lost_ledger_is_not_created_again(tmp_path):

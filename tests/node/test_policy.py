@@ -12,7 +12,7 @@ from sqsgd import Ledger, make_scheme
 from sqsgd.core import Privacy
 from sqsgd.federation.node import policy as node_policy
 from sqsgd.federation.node.policy import Policy, Refused, RoundAnswered
-from sqsgd.federation.node.request import MalformedRequest
+from sqsgd.federation.node.request import MalformedRequest, NotAsked
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, LedgerDamaged
 
 OWNER = {"state-dir": "/nowhere", "max-epsilon": 1000, "max-epsilon-per-report": 250.0}
@@ -104,11 +104,19 @@ def test_a_wrong_configuration_answers_nothing(changes, word):
     ("key", "meant"),
     [("min_batch", "min-batch"), ("max_bytes", "max-bytes"), ("Max-Bytes", "max-bytes"),
      ("max-epsilon-per-raport", "max-epsilon-per-report"), ("scheme", "schemes"),
-     ("require_ledger", "require-ledger")],
+     ("require_ledger", "require-ledger"), ("batch-min", "min-batch"), ("min-batch-size", "min-batch"),
+     ("max-epsilon-report", "max-epsilon-per-report"), ("epsilon-per-report", "max-epsilon-per-report"),
+     ("max-eps-per-report", "max-epsilon-per-report"), ("witnes", "witness"), ("statedir", "state-dir")],
 )  # fmt: skip
 def test_a_misspelt_limit_answers_nothing(key, meant):
     with pytest.raises(Refused, match=f"{key} is unknown; did you mean {meant}"):
         Policy.of({**OWNER, key: 32}, simulation=False)
+
+
+def test_keys_of_apps_are_left_to_them():
+    keys = ("partition-id", "num-partitions", "dataset", "model", "data-path", "batch", "max-steps", "state")
+    for key in keys:
+        assert Policy.of({**OWNER, key: 1}, simulation=False) == policy()
 
 
 def test_the_owner_decides_how_much_is_asked():
@@ -128,6 +136,7 @@ def test_the_owner_decides_how_much_is_asked():
 SPENT = BudgetSpent(Path("ledger"), Fraction(2), Fraction(1), Fraction(2))
 ERRORS = [
     (MalformedRequest("Eve"), node_policy.MALFORMED),
+    (NotAsked("Eve"), node_policy.NOT_ASKED),
     (RoundAnswered("Eve"), node_policy.ANSWERED),
     (AlreadyAnswered("round 1 of the task a"), node_policy.ANSWERED),
     (SPENT, node_policy.SPENT),

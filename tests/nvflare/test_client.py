@@ -132,7 +132,7 @@ def another_model():
 @pytest.mark.parametrize(
     ("data", "config", "reason"),
     [
-        (without_request, {}, policy.MALFORMED),
+        (without_request, {}, policy.NOT_ASKED),
         (another_model, {}, policy.MALFORMED),
         (task_data, {"max_bytes": SCHEME["bytes"] - 1}, policy.NOT_ALLOWED),
         (task_data, {"require_ledger": True}, policy.LEDGER),

@@ -224,6 +224,16 @@ def test_the_least_epsilon_is_certified_and_nearly_the_least():
         assert found == 0.0 or bound.spent(found * (1 - 4 * TOLERANCE)) > 1e-4
 
 
+def test_counts_of_users_that_are_not_summed_count_as_lost():
+    """Theorem H11: whatever the probability of fewer users than the first cell, it is added to delta."""
+    bound = generic_bound(1.0, 1000, 1e-6)
+    below, cells = bound._cells
+    assert 0 < float(below) <= 1e-6 / 2**14
+    before = bound.spent(0.3)
+    bound.__dict__["_cells"] = below + arb(1) / 8, cells
+    assert bound.spent(0.3) == pytest.approx(before + 0.125, rel=1e-12)
+
+
 def test_where_delta_is_the_total_variation_it_is_zero():
     parts = ONE_PART["a vertex"]
     bound = bound_of(parts, 50, 0.5)

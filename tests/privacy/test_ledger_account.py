@@ -126,6 +126,29 @@ def test_the_cap_is_lowered_and_never_raised(tmp_path):
         Ledger.create(ledger.path, max_epsilon=99.0)
 
 
+def test_the_owner_adds_to_the_cap(tmp_path):
+    ledger = small_ledger(tmp_path, reports=3, cap=3.0)
+    with pytest.raises(BudgetSpent):
+        pay(ledger, 3)
+    ledger.top_up(1.5)
+    assert (ledger.max_epsilon, ledger.left) == (4.5, 1.5)
+    pay(Ledger(ledger.path), 3)
+    with pytest.raises(BudgetSpent, match=r"0\.5 is left"):
+        pay(ledger, 4)
+    for wrong in (0.0, -1.0, math.inf, math.nan, "many"):
+        with pytest.raises(ValueError, match="epsilon"):
+            ledger.top_up(wrong)
+    assert Ledger(ledger.path).max_epsilon == 4.5
+
+
+def test_a_lower_cap_for_one_report(tmp_path):
+    ledger = small_ledger(tmp_path, reports=1, cap=3.0)
+    with pytest.raises(BudgetSpent, match=r"the cap of 1\.5 is spent"):
+        pay(ledger, 1, at_most=1.5)
+    pay(ledger, 1, at_most=2.0)
+    assert (ledger.spent, ledger.max_epsilon) == (2, 3.0)
+
+
 def test_what_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError):
         Ledger(tmp_path / "none")

@@ -61,6 +61,19 @@ def test_the_page_shows_everything(tmp_path, written):
                 assert each[pointer].removeprefix("#") in names
 
 
+def test_privacy_comes_first_and_seeded_noise_has_a_banner(tmp_path, written):
+    write_run(tmp_path / "runs" / "a")
+    found = Tags(written())
+    sections = [each["id"] for each in found.named("section")]
+    assert sections == ["privacy", "results", "figures", "configuration", "reproduce"]
+    assert "Seeded noise." in found.words
+    assert {"class": "tiles"} in found.named("dl")  # one run needs no table
+    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none")
+    assert {"class": "tiles"} not in Tags(written()).named("dl")
+    (tmp_path / "runs/a").rename(tmp_path / "elsewhere")
+    assert "Seeded noise." not in Tags(written()).words  # nothing to protect
+
+
 def test_nothing_is_loaded_from_anywhere(tmp_path, written):
     write_run(tmp_path / "runs" / "a")
     content = written()
@@ -129,7 +142,7 @@ def test_a_run_that_measured_nothing_and_a_repeated_seed_are_shown(tmp_path, mon
     assert math.isnan(group_runs(runs)[0].seconds)
     monkeypatch.setattr(page, "read_runs", lambda _paths: (runs, []))
     content = write_report([tmp_path], tmp_path / "page.html").read_text()
-    assert content.count("There is nothing to draw.") == 6
+    assert not Tags(content).named("figure")
     assert "nan" not in " ".join(Tags(content).words)
     assert "Unknown guarantee" in content
     assert f"{tmp_path}/second: finished; does not count, another run has its seed" in content
@@ -144,11 +157,11 @@ def shown(row):
 
 def test_an_error_is_named_and_is_no_percentage(tmp_path, written):
     write_run(tmp_path / "runs/a", metric="RMSE", best=0.25)
-    assert {"RMSE", "Best RMSE"} <= set(Tags(written()).words)
+    assert "RMSE" in Tags(written()).words
     (row,) = map(shown, arms(group_runs(reading.read_runs([tmp_path / "runs"])[0])))
-    assert "%" not in row["mean"] + row["best"]
+    assert "%" not in row["mean"]
     write_run(tmp_path / "runs/b", loss="squared-error")
-    assert {"Result", "Best result"} <= set(Tags(written()).words)
+    assert "Result" in Tags(written()).words
 
 
 @pytest.mark.parametrize("nasty", ["\x00", "\n", "\x1b", "\u202e", "\udcff"])

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { binomials, ExactLaw, exponential } from "../dist/exact.js";
+import { SparseMatches, sumUp } from "../dist/mechanisms.js";
+import { below } from "../dist/words.js";
 import { GivenWords } from "./answers.js";
 
 const words = (...values) => new GivenWords(values.map((value) => value.toString(16).padStart(16, "0")).join(""));
@@ -64,4 +66,32 @@ test("the values of a law follow its counts", () => {
 test("binomial coefficients", () => {
   assert.deepEqual(binomials(6, 6), [1n, 6n, 15n, 20n, 15n, 6n, 1n]);
   assert.equal(binomials(100, 50)[50], 100891344545564193334812497256n);
+});
+
+test("a sum of two ε is rounded up", () => {
+  const units = (value) => BigInt(value * 2 ** 80); // exact for these
+  for (const [a, b] of [[1, 2 ** -60], [2 ** -60, 1], [7.5, 2 ** -51], [0.1, 0.7], [0.1, 0.2], [6, 2], [3.3, 0.4]]) {
+    const sum = sumUp(a, b), exact = units(a) + units(b);
+    assert.ok(units(sum) >= exact, `${a} + ${b}`);
+    assert.ok(units(sum * (1 - 2 ** -51)) < exact, "by no more than a unit in the last place");
+  }
+});
+
+test("words that would make a draw uneven are skipped, one by one and in runs", () => {
+  const most = 2n ** 64n - 1n, few = [5n, 77n, 123456789n, 2n ** 63n, 3n, 2n ** 62n + 11n, 9n, 1n];
+  assert.equal(below(3, words(most, 5n)), 2);
+  assert.equal(below(2 ** 31 - 1, words(most, most, 12n)), 12);
+  const x = Float32Array.of(1, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0);
+  const codes = (run) => {
+    const given = {
+      word: () => 0n, // the same direction, and the first value of the law: no match
+      words: (count) => BigUint64Array.from({ length: count }, (_, i) => run[i] ?? BigInt(1000003 * i)),
+    };
+    return [...new SparseMatches(11, 3, 2, 1, 2, null).randomize(x, 1, given)[0]];
+  };
+  const expected = codes(few);
+  for (const place of [0, 2, 3]) {
+    // The bounds are 3, 2, 22, 22; every word serves for 2.
+    assert.deepEqual(codes([...few.slice(0, place), most, ...few.slice(place)]), expected, `word ${place}`);
+  }
 });

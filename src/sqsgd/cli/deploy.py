@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import shlex
 import signal
@@ -41,13 +41,15 @@ def init(
     **_settings: Any,
 ) -> None:
     """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
-    from sqsgd.federation.deploy.folders import write_federation
+    from sqsgd.federation.deploy.folders import check_settings, write_federation
 
     values = given(context, Federation.__dataclass_fields__)
     if "max_epsilon" in values:  # 0 is allowed in the file only, where it means the cost of all rounds
         checks.real("max_epsilon", values["max_epsilon"], 0.01, 1e12)
     if host:
         values["hosts"] = tuple(host)
+    if importlib.util.find_spec("torch"):  # a machine without it can write a federation for others
+        check_settings(Federation(**values))
     written = write_federation(folder, Federation(**values), days)
     federation = load_federation(written)
     nodes = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]

@@ -180,6 +180,10 @@ def schemes(dim: Dim = 119850, epsilon: Epsilon = 400.0, bytes_: Bytes = 256, as
     if as_json:
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])
         return
-    columns = ("name", "notion", "epsilon", "arithmetic", "message_bytes", "summary")
-    shown = [[cell(row.get(column)).replace("``", "") for column in columns] for row in rows]
-    print_table([column.removeprefix("message_") for column in columns], shown)
+    for row in rows:
+        size = f", {row['message_bytes']:,} bytes" if "message_bytes" in row else ""
+        private = f", epsilon {cell(row['epsilon'])}" if row.get("arithmetic") else ""
+        inexact = " in real arithmetic" if row.get("arithmetic") == "real" else ""
+        notion = "no privacy" if row["notion"] == "none" else row["notion"]
+        typer.echo(wrapped(f"{row['name']:15}  {notion}{private}{inexact}{size}", 17))
+        typer.echo(wrapped(f"  {str(row['summary']).replace('``', '')}", 2))

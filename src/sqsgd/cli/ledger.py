@@ -74,6 +74,26 @@ def verify(path: LedgerPath, witness: Witness = None, as_json: Json = False) -> 
     print_result(as_json, result, *lines)
 
 
+@app.command()
+def top_up(
+    path: Annotated[Path, typer.Argument(help="The ledger, or the folder of a node of sqsgd deploy.")],
+    epsilon: Annotated[float, typer.Argument(help="What may be spent in addition.")],
+    witness: Witness = None,
+    as_json: Json = False,
+) -> None:
+    """Add to what may be spent. For the ledger's owner alone: no server can do it."""
+    from sqsgd.federation.deploy import node
+
+    if is_node := (path / node.NAME).is_file():
+        ledger = node.top_up(path, epsilon)
+    else:
+        (ledger := _opened(path, witness)).top_up(epsilon)
+    found = _summary(ledger, 0)
+    lines = [f"cap         {found['max_epsilon']!r}, {found['left']!r} left"]
+    lines += ["            start the node again: until then it keeps to its old node.conf"] * is_node
+    print_result(as_json, {name: found[name] for name in ("path", "max_epsilon", "spent", "left")}, *lines)
+
+
 def _opened(path: Path, witness: Path | None) -> Ledger:
     """The ledger; what cannot be one is refused before it is opened: a pipe would block."""
     from sqsgd.privacy.ledger import Ledger, tip_path

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sqsgd._internal.exact import four_digits
 from sqsgd.cli.options import Bytes, Epsilon, Json, given
 from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 
 if TYPE_CHECKING:
-    from sqsgd.privacy.planner import Plan
+    from sqsgd.privacy.planner import Plan, Point
 
 
 def plan(
@@ -31,13 +32,16 @@ def plan(
     central: Annotated[
         float | None, typer.Option(help="With --once: choose the largest local epsilon that keeps this.")
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also show parameters, other schemes, sizes and bounds.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Recommend a scheme for a budget; show its parameters, errors, reconstruction bounds and warnings.
+    """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
 
-    With --once, show instead what a report per user buys, and what it guarantees locally and centrally.
+    With --once, each user sends one report; the plan then has the local and the central guarantee.
     """
-    from sqsgd.privacy.planner import frontier, ratio
+    from sqsgd.privacy.planner import frontier
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
@@ -49,23 +53,57 @@ def plan(
         if not {"epsilon", "central"} & typed.keys():
             raise ValueError("--once needs --epsilon (local) or --central")
         local = typed.get("epsilon")
-        _show_once(as_json, dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=local, central=central)
+        _show_once(
+            as_json, details, dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=local, central=central
+        )
         return
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
         probability=probability, prior=prior,
     )  # fmt: skip
-    points = frontier(dim=dim, epsilon=epsilon)
     if as_json:
+        points = frontier(dim=dim, epsilon=epsilon)
         print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
         return
+    _show_verdict(chosen, epsilon)
+    if details:
+        _show_details(chosen, frontier(dim=dim, epsilon=epsilon), epsilon)
+    else:
+        typer.echo(_MORE)
+
+
+_MORE = "\n--details shows parameters, other schemes, sizes and bounds."
+
+
+def _show_verdict(chosen: Plan, epsilon: float) -> None:
+    """The recommendation, its error, the total, and warnings."""
+    take, many = chosen.recommendation, f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
+    fields = []
+    if take is not None:
+        known = take.optimum_ratio < math.inf and take.scheme != "sqsgd"
+        why = f"{take.optimum_ratio:.3g} x optimal error" if known else take.reason
+        fields.append(("Recommended", f"{take.options} ({take.message_bytes:,} bytes, {why})"))
+    fields.append(("Error", f"{chosen.nmse:.4g} of one report, {chosen.nmse_mean:.4g} of the mean of {many}"))
+    total = f", {epsilon * chosen.rounds:,.6g} after {chosen.rounds:,}" if chosen.rounds > 1 else ""
+    fields.append(("Epsilon", f"{epsilon:,.6g} for one report{total}"))
+    blocks = [each for each in chosen.reconstruction if each.scope == "block"]
+    guesses = [f"{four_digits(each.cosine)} after {each.rounds:,}" for each in blocks]
+    fields.append(
+        ("Best guess", f"cosine {', '.join(guesses)} with the direction of the gradient that was sent")
+    )
+    print_fields([*fields, *(("Warning", text) for text in chosen.warnings)], 13)
+
+
+def _show_details(chosen: Plan, points: Sequence[Point], epsilon: float) -> None:
+    """Everything that the plan is made of, as tables."""
+    from sqsgd.privacy.planner import ratio
 
     def errors(nmse: float) -> list[str]:
         return [f"{nmse:,.4g}", f"{ratio(nmse, chosen.optimum):.3g}"]
 
     if chosen.recommendation is not None:
-        typer.echo(wrapped(f"take {chosen.recommendation.options}: {chosen.recommendation.reason}", 5))
-        typer.echo()
+        typer.echo(wrapped(f"\nWhy {chosen.recommendation.scheme}: {chosen.recommendation.reason}"))
+    typer.echo()
     print_fields(_fields(chosen), 19)
     typer.echo()
     same = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
@@ -84,7 +122,6 @@ def plan(
         [[f"{point.message_bytes:,}", point.code, *errors(point.nmse)] for point in points],
     )
     _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
-    _print_list("Warnings", chosen.warnings)
 
 
 def _print_list(heading: str, sentences: Sequence[str]) -> None:
@@ -123,25 +160,30 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _show_once(as_json: bool, **budget: Any) -> None:
+def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
     from sqsgd.privacy.certificate import plan_once
 
     chosen = plan_once(**budget)
     if as_json:
         print_json(chosen.to_dict())
         return
-    central, users = chosen.central, f"{chosen.users:,} users"
+    central, many = chosen.central, f"{chosen.users:,} users"
     options = f"--epsilon {chosen.epsilon:.6g} --clients {chosen.users} --bytes {budget['bytes']}"
-    reason = f"{chosen.scheme}, which has the least error of the exact schemes"
-    typer.echo(wrapped(f"take --participation once --scheme auto {options}: {reason}\n", 5))
-    fields = {
-        "scheme": chosen.scheme,
-        "bytes": f"{chosen.message_bytes:,} per user, once",
-        "NMSE": f"{chosen.nmse:.4g} of one report; of the mean over {users} {chosen.nmse_mean:.4g}",
-        "local epsilon": f"{chosen.epsilon:.6g}",
-        "central epsilon": f"{central.epsilon:.6g} at delta = {central.delta:g} ({central.bound} bound)",
-    }
-    print_fields(fields.items(), 19)
-    if chosen.warning:
-        typer.echo(wrapped(f"\n{chosen.warning}"))
-    _print_list(f"{central.sentence}\n\nThe central guarantee holds if", central.assumptions)
+    who = f"the models, if the order of {many} over the run and their reports stay secret"
+    message = f"{chosen.scheme}, {chosen.message_bytes:,} bytes per user"
+    fields = [
+        ("Recommended", f"--participation once --scheme auto {options} ({message})"),
+        ("Error", f"{chosen.nmse:.4g} of one report, {chosen.nmse_mean:.4g} of the mean of {many}"),
+        ("Local", f"epsilon {chosen.epsilon:.6g}, the total of a user, against everyone"),
+        (
+            "Central",
+            f"epsilon {four_digits(central.epsilon)} at delta {central.delta:g}, against readers of {who}",
+        ),
+        *([("Warning", chosen.warning)] if chosen.warning else []),
+    ]
+    print_fields(fields, 13)
+    if details:
+        bound = f"{central.epsilon:.6g}, by the {central.bound} bound"
+        _print_list(f"{central.sentence}\n\nThe central epsilon {bound}, holds if", central.assumptions)
+    else:
+        typer.echo("\n--details shows the assumptions of the central guarantee.")

@@ -5,8 +5,10 @@ Epsilons are summed as exact fractions: basic composition, which is tight for pu
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sqsgd._internal import checks
-from sqsgd._internal.exact import cost, limit, rounded_down, rounded_up, to_units
+from sqsgd._internal.exact import cost, from_units, limit, rounded_down, rounded_up, to_units
 from sqsgd.privacy.ledger_files import (
     FORMAT,
     Entry,
@@ -72,6 +74,7 @@ class Ledger:
     * ``spend`` returns after its line and its tip are on disk. After a crash at any point, the ledger opens
       and counts every report that left; a failed write spends nothing. tests/privacy/test_ledger_crashes.py
     * The cap is never exceeded, even by concurrent spends. tests/privacy/test_ledger_together.py
+      Only ``top_up`` raises it: tests/privacy/test_ledger_account.py::test_the_owner_adds_to_the_cap.
     * A changed bit, a truncation, a missing line or an older copy of either file is refused, except for a tip
       that is one line older, as a crash leaves it. tests/privacy/test_ledger_damage.py
     * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
@@ -191,6 +194,7 @@ class Ledger:
         purpose: str = "training",
         arithmetic: str = "exact",
         allow_real: bool = False,
+        at_most: float = math.inf,
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
@@ -203,6 +207,7 @@ class Ledger:
             round: The task's round.
             scheme: The scheme, informational; so is ``purpose``.
             arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
+            at_most: A lower cap, for this report alone.
 
         Returns:
             The entry, which is on disk.
@@ -230,15 +235,15 @@ class Ledger:
             "purpose": _text("purpose", purpose),
             "time": _now(),
         }
-        asked = to_units(fields["epsilon"])
+        asked, lower = to_units(fields["epsilon"]), limit("at_most", min(at_most, sys.float_info.max))
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if (fields["task"], fields["round"]) in history.answered:
                 raise AlreadyAnswered(
                     f"the report was not sent: round {round} of the task {task!r} was answered before "
                     f"({self.path})"
                 )
-            if history.spent_units + asked > history.cap_units:
-                raise BudgetSpent(self.path, Fraction(fields["epsilon"]), history.spent, history.cap)
+            if history.spent_units + asked > (cap := min(history.cap_units, to_units(lower))):
+                raise BudgetSpent(self.path, Fraction(fields["epsilon"]), history.spent, from_units(cap))
             self._files.append(descriptor, history, fields)
             return history.entries[-1]
 
@@ -250,6 +255,7 @@ class Ledger:
         name: str = "",
         purpose: str = "training",
         allow_real: bool = False,
+        at_most: float = math.inf,
     ) -> Entry:
         """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
         if scheme.privacy.delta:
@@ -265,6 +271,7 @@ class Ledger:
             purpose=purpose,
             arithmetic=scheme.privacy.arithmetic,
             allow_real=allow_real,
+            at_most=at_most,
         )
 
     def lower_cap(self, max_epsilon: float) -> None:
@@ -277,6 +284,16 @@ class Ledger:
                     "which cannot be raised"
                 )
             self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
+
+    def top_up(self, epsilon: float) -> None:
+        """Add to the cap: the owner's decision, which no code that answers a server makes.
+
+        Args:
+            epsilon: What may be spent in addition to the cap so far.
+        """
+        more = checks.real("epsilon", epsilon, 1e-9, 1e12)
+        with self._files.current(os.O_RDWR) as (descriptor, history):
+            self._files.append(descriptor, history, {"kind": "top-up", "epsilon": more, "time": _now()})
 
     def _read(self) -> History:
         with self._files.current(os.O_RDONLY) as (_, history):

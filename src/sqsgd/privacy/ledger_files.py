@@ -139,6 +139,8 @@ class History:
             if units > self.cap_units:
                 raise ValueError("raises the cap")
             self.cap_units = units
+        elif kind == "top-up":
+            self.cap_units += to_units(_epsilon(fields["epsilon"], least=math.ulp(0.0)))
         elif kind == "heading" and fields["format"] == FORMAT:
             self.cap_units = to_units(_epsilon(fields["max_epsilon"], least=math.ulp(0.0)))
             self.heading = {name: fields[name] for name in ("ledger", "path", "owner", "witness")}

@@ -77,6 +77,7 @@ class Chart:
     groups: Sequence[str]
     """The labels of all groups of the report, whose order decides colours and dashes."""
     share: bool = False  # the vertical axis is in percent
+    from_zero: bool = False
     log_x: bool = False
     log_y: bool = False
 
@@ -109,7 +110,7 @@ class Chart:
         x["scale"] = {"type": "log", "nice": False} if self.log_x else {"zero": rounds}
         x["axis"] = {"format": ",d", "tickMinStep": 1} if rounds else {"format": "~s", "tickCount": 4}
         y = _quantity("mean", self.y_title)
-        y["scale"] = {"type": "log", "nice": False} if self.log_y else {"zero": self.share}
+        y["scale"] = {"type": "log", "nice": False} if self.log_y else {"zero": self.from_zero}
         y["axis"] = {"format": ".0%"} if self.share else {"tickCount": 4} if self.log_y else {}
         faded = {"condition": {"param": "chosen", "value": 1}, "value": 0.08}
         opacity = faded if interactive else {"value": 1}
@@ -185,7 +186,7 @@ def all_charts(groups: Sequence[Group]) -> list[Chart]:
         by_round,
         name="accuracy-by-bytes",
         title=f"{headline.title} by bytes sent",
-        x_title="cumulative bytes sent per client",
+        x_title="cumulative uplink bytes per client",
         caption="Measured length of whole messages, of one client in every round. What clients receive is "
         f"not counted.{lower}{band}{apart}",
         points=sent,
@@ -222,6 +223,7 @@ def all_charts(groups: Sequence[Group]) -> list[Chart]:
         caption=f"The share of privatised magnitudes at or near the bound.{fixed}{band}",
         points=_curves(moving, "clip_rate", average=True, share=True),
         share=True,
+        from_zero=True,
     )
     return [by_round, by_bytes, loss, budget, bound, clip_rate]
 

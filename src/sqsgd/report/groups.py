@@ -75,12 +75,6 @@ class Group:
         """Mean of the last measured accuracies and half the width of its 95 % interval; NaN if unknown."""
         return mean_interval([float(run.accuracies[-1]) for run in self.counted if run.accuracies.size])
 
-    @property
-    def best_accuracy(self) -> float:
-        """The best accuracy of any counted run in any round; NaN if there is none."""
-        best = self.headline.best(float(value) for run in self.counted for value in run.accuracies)
-        return math.nan if best is None else best
-
     def last(self, column: str) -> float:
         """The largest last value of a column among the counted runs; NaN if none is known."""
         return float(np.fmax.reduce([run.columns[column][-1] for run in self.counted], initial=math.nan))

@@ -74,9 +74,10 @@ def write_page(
         lead=_lead(groups),
         notices=[*unfinished, *(("", f"not shown: {each.reason}") for each in unreadable)],
         banded=not all(math.isnan(group.accuracy[1]) for group in groups),
-        headings={**HEADINGS, "mean": measured.title, "best": f"Best {measured.name}"},
+        headings={**HEADINGS, "mean": measured.title},
         results=arms(groups),
-        charts=charts,
+        charts=[chart for chart in charts if chart.points],
+        seeded=any(not group.config.secure and group.notion != "none" for group in groups),
         statements=statements(groups),
         meanings=[MEANINGS[notion] for notion in MEANINGS if notion in notions],
         runs=runs,
@@ -86,6 +87,7 @@ def write_page(
         command=shlex.join(command),
         again=[shlex.join(words) for words in again],
         secure=any(run.config.secure for run in local),
+        measured=measured.title,
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, page.encode())
@@ -185,10 +187,9 @@ def _configuration(group: Group) -> list[Row]:
 
 
 HEADINGS = {
-    "arm": "Group", "runs": "Runs", "mean": "Accuracy", "best": "Best accuracy", "lr": "Learning rate",
-    "notion": "Privacy", "epsilon": "ε per round", "epsilon_total": "Total ε",
-    "bytes_per_report": "Bytes per round", "share_of_float32": "Of float32", "seconds": "Seconds",
-    "state": "Status",
+    "arm": "Group", "runs": "Runs", "mean": "Accuracy", "notion": "Privacy", "epsilon": "ε per round",
+    "epsilon_total": "Total ε", "bytes_per_report": "Bytes per round", "share_of_float32": "Of float32",
+    "lr": "Learning rate", "seconds": "Seconds", "state": "Status",
 }  # fmt: skip
 """The columns of ``arms`` that the page shows."""
 
@@ -198,7 +199,7 @@ def arms(groups: Sequence[Group]) -> list[Row]:
     rows: list[Row] = []
     for group in groups:
         share, ratio = group.headline.is_share, group.summary.bytes_up_ratio if group.summary else math.nan
-        (mean, half), best = group.accuracy, group.best_accuracy
+        mean, half = group.accuracy
         fraction = MISSING if math.isnan(ratio) else f"1/{ratio:,.0f}" if ratio >= 10 else f"1/{ratio:.2g}"
         progress = group.runs[0].progress if len(group.runs) == 1 else group.states
         rows.append(
@@ -208,7 +209,6 @@ def arms(groups: Sequence[Group]) -> list[Row]:
                 "metric": group.headline.name,
                 "mean": Shown(mean, interval(mean, half, share=share)),
                 "half_width_95": half,
-                "best": Shown(best, interval(best, math.nan, share=share)),
                 "lr": group.runs[0].rate,
                 "notion": group.notion,
                 **{name: group.last(column) for name, column in LAST.items()},
@@ -225,7 +225,6 @@ def _runs(groups: Sequence[Group]) -> list[Row]:
     settings = ("scheme", "dataset", "model", "clients", "participation", "partition", "bytes")
     rows: list[Row] = []
     for group, run in [(arm, run) for arm in groups for run in arm.runs]:
-        best = run.headline.best(run.accuracies.tolist())
         rows.append(
             {
                 "arm": group.label,
@@ -234,7 +233,6 @@ def _runs(groups: Sequence[Group]) -> list[Row]:
                 "rounds": run.rounds,
                 "metric": run.headline.name,
                 "value": float(run.accuracies[-1]) if run.accuracies.size else math.nan,
-                "best": math.nan if best is None else best,
                 **{name: getattr(run.config, name) for name in settings},
                 "notion": group.notion,
                 **{

@@ -56,7 +56,7 @@ class InClear(Mechanism):
 
 
 def fedsgd(dim: int, epsilon: float | None = None, bytes: int | None = None) -> Scheme:
-    """The gradient as float32, in the clear. Both budgets are ignored."""
+    """Sends the gradient in float32, without privacy or compression. Both budgets are ignored."""
     return Scheme(name="fedsgd", dim=dim, transforms=(), mechanism=InClear(dim=dim))
 
 
@@ -144,7 +144,9 @@ def _best_levels(dim: int, room: int, levels: int | None) -> ShareOfNorm:
 def qsgd(
     dim: int, epsilon: float | None = None, bytes: int | None = None, *, levels: int | None = None
 ) -> Scheme:
-    """QSGD (Alistarh et al. 2017): the norm, and each coordinate rounded to a fraction of it.
+    """Sends the norm, and each coordinate rounded to a fraction of it, without privacy.
+
+    QSGD (Alistarh et al. 2017).
 
     Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` is by default that of the
     least predicted error, or √n where nothing limits the bytes. Not private; ``epsilon`` is ignored.
@@ -186,7 +188,9 @@ class Ternary(ScaledCodes):
 
 
 def terngrad(dim: int, epsilon: float | None = None, bytes: int | None = None) -> Scheme:
-    """TernGrad (Wen et al. 2017): the largest magnitude, and each coordinate as -1, 0 or 1.
+    """Sends the largest magnitude, and each coordinate as -1, 0 or 1, without privacy.
+
+    TernGrad (Wen et al. 2017).
 
     Of all coordinates, or of the largest rescaled sample that fits into ``bytes``. The paper's gradient
     clipping is left out. Not private; ``epsilon`` is ignored.
@@ -281,7 +285,9 @@ def dgc(
     count: int | None = None,
     momentum: float = 0.9,
 ) -> Scheme:
-    """DGC (Lin et al. 2018, Algorithm 4): the largest coordinates of the accumulated velocity.
+    """Sends the largest coordinates of the accumulated gradient, without privacy.
+
+    DGC (Lin et al. 2018, Algorithm 4).
 
     The client's step does momentum correction and factor masking. ``count`` is by default as many as
     ``bytes`` hold, or the paper's 0.1 %. The paper's warm-up, local gradient clipping and layer-wise

@@ -173,7 +173,9 @@ def piecewise(
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
+    """Sends a sample of coordinates, each with a share of ε through the piecewise mechanism.
+
+    k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
 
     ``coordinates`` (k) and ``levels`` are by default those of the least predicted error: k is about ε / 5.
     Algorithm 4 of the paper is ``coordinates`` = ⌊ε / 2.5⌋ (from 1 to dim) and ``reach`` = √dim.
@@ -186,7 +188,9 @@ def piecewise(
 
 @wraps(piecewise, assigned=())  # the same options
 def ldp_fed(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
-    """k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
+    """Sends a sample of coordinates, each rounded to a level and moved at random to another one.
+
+    k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
 
     Options as in ``piecewise``. α is 2 ε / (k L), twice what the paper's bound allows. The paper's condensed
     α is not LDP and left out; the bias of its averaged codes towards the centre is corrected.
@@ -204,7 +208,9 @@ def ldp_fl(
     per_weight: bool = False,
     reach: float = 3.0,
 ) -> Scheme:
-    """One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
+    """Sends one randomised bit for each coordinate of a sample.
+
+    One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
 
     k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2; r = ``reach``
     C / √D is public, unlike the paper's. ``per_weight`` is the paper's reading: ε for every sent weight, k ε
@@ -380,7 +386,9 @@ def fedsel(
     select_share: float | None = None,
     reach: float | None = None,
 ) -> Scheme:
-    """b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
+    """Sends a few large coordinates: picks each privately, then sends its value privately.
+
+    b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
 
     ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2),
     ``levels`` the grid of the values; by default those of the least predicted error (the paper sends one

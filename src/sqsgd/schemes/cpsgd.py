@@ -178,7 +178,9 @@ def cpsgd(
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
+    """Sends levels with a share of the noise: private only for the sum, under secure aggregation.
+
+    Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
 
     (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients, which share rotation
     and sample because secure aggregation adds their codes. ``levels`` is by default that of the least

@@ -274,7 +274,9 @@ def privunit(
     reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Direction by PrivUnit with the best cap, norm by ScalarDP.
+    """Sends a rounded point near the vector's direction, and its norm; private in real arithmetic only.
+
+    Direction by PrivUnit with the best cap, norm by ScalarDP.
 
     Without ``bytes``, or with four or more per coordinate, the whole vector as float32. Otherwise as many
     rotated coordinates as fit, on a grid of the least predicted error (or ``levels`` over ± ``reach``).
@@ -285,5 +287,8 @@ def privunit(
 
 @wraps(privunit, assigned=())  # the same options
 def privunit_g(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
-    """Direction by PrivUnitG with the best edge, norm by ScalarDP; ``bytes`` as in ``privunit``."""
+    """As privunit, with Gaussian noise around the direction; private in real arithmetic only.
+
+    Direction by PrivUnitG with the best edge, norm by ScalarDP; ``bytes`` as in ``privunit``.
+    """
     return _cap_scheme(gaussian_cap, "privunit-g", checked_budget(dim, epsilon, bytes), **options)

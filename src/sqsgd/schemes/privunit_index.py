@@ -102,7 +102,9 @@ def privunit_index(
     nearest: int | None = None,
     rotation: Rotation = "client",
 ) -> Scheme:
-    """The whole vector as the index of a vertex of a rotated cross-polytope: log2(2 dim) bits in all.
+    """Sends the index of one vertex of a rotated cross-polytope: two bytes, for a single-digit ε.
+
+    log2(2 dim) bits in all.
 
     Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits. ``rotation``: ``client``,
     or ``round`` for one rotation of all clients of a round, so that their reports can be counted.

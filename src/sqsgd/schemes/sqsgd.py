@@ -114,7 +114,7 @@ def sqsgd(
     norm_epsilon: float | None = None,
     rotation: Rotation = "client",
 ) -> Scheme:
-    """Send the rotated direction of a block of coordinates, and keep the rest as a residual.
+    """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
     ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
@@ -137,7 +137,7 @@ def sqsgd(
 def sqsgd_stateless(
     dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
 ) -> Scheme:
-    """For clients without state: the rotated direction of the whole vector; nothing is kept for later.
+    """As sqsgd, about the whole vector, for clients that keep nothing between reports.
 
     Options as in ``sqsgd``. Sparse codes choose among all coordinates; signs and levels are of a sample.
     """

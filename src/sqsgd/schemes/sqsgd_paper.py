@@ -79,7 +79,9 @@ def sqsgd_paper(
     norm_epsilon: float = 10.0,
     rule: Literal["paper", "optimal"] = "paper",
 ) -> Scheme:
-    """Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
+    """The paper's scheme, corrected: K levels of a rotated block within a public range.
+
+    Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
 
     ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated magnitude.
     ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters. The whole vector is sent if it fits.
@@ -119,7 +121,9 @@ def best_size(epsilon: float, most: int) -> int:
 def sqkr(
     dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0, size: int | None = None
 ) -> Scheme:
-    """SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
+    """Sends one bit for each coordinate of a sample, all in one randomised response.
+
+    SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
 
     That is PrivQuant with K = 2 and τ = k, which draws exactly. k is ``size``, by default the best within
     ``bytes``. Bits round a coordinate over ± ``reach`` root mean squares of a vector as long as the bound,
@@ -135,7 +139,7 @@ def sqkr(
 
 
 def privunit_inf(dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0) -> Scheme:
-    """PrivUnit_∞ (Bhowmick et al. 2018): a corner of the cube near the rounded input.
+    """Sends a corner of the cube near the vector (Bhowmick et al. 2018).
 
     PrivQuant with K = 2 and the optimal τ and p; ``reach`` as in ``sqkr``. It sends as many coordinates as
     ``bytes`` hold or, for ε up to 4.7, the few of SQKR; no other number is better

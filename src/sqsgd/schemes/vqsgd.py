@@ -104,7 +104,10 @@ def best_repeats(dim: int, epsilon: float, most: int) -> int:
 
 
 def vqsgd(dim: int, epsilon: float, bytes: int | None = None, *, repeats: int | None = None) -> Scheme:
-    """Vertices of the cross-polytope, the best number within the budget (or ``repeats``), at ε/b each."""
+    """Sends a few vertices of the cross-polytope whose mean is the vector, each at a share of ε.
+
+    Vertices of the cross-polytope, the best number within the budget (or ``repeats``), at ε/b each.
+    """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     most = 10**6
     if bits is not None:

@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,15 +18,55 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from sqsgd._internal.files import write_atomically
+from sqsgd.core.task import Task
 from sqsgd.federation.deploy import certificates, templates
 from sqsgd.federation.deploy.certificates import Pair, make_node_pair
 from sqsgd.federation.deploy.federation import NAME, Federation, load_federation
 from sqsgd.federation.deploy.node import create_ledger, free_port
+from sqsgd.federation.node.policy import Policy, Refused
+from sqsgd.federation.node.server import FederationSettings, make_request
 
 
 def node_folders(folder: Path) -> list[Path]:
     found = [path.parent for path in (folder / "nodes").glob("node-*/node.conf")]
     return sorted(found, key=lambda path: (len(path.name), path.name))
+
+
+def check_settings(federation: Federation) -> None:
+    """Raise ValueError if every node would refuse what the built-in app asks with these settings.
+
+    The model and the data of a user's own factory are not made, and data may be on other machines only.
+    """
+    from sqsgd.learning.datasets import load_dataset
+    from sqsgd.learning.factories import is_factory_name
+    from sqsgd.learning.models import make_model
+
+    dim, settings = 1 << 20, tomllib.loads(templates.node_settings(federation, 0))
+    policy = Policy.of({**settings, "state-dir": "/"}, simulation=False)
+    own = is_factory_name(federation.dataset) or is_factory_name(federation.model)
+    try:
+        if not own:
+            data = load_dataset(federation.dataset)
+            if (examples := len(data.train_inputs) // federation.nodes) < policy.min_batch:
+                part = f"each has {examples} examples of {federation.dataset}"
+                raise ValueError(f"nodes = {federation.nodes}: {part}, and min-batch is {policy.min_batch}")
+            model = make_model(federation.model, data.classes, data.in_shape)
+            dim = sum(weights.numel() for weights in model.parameters())
+    except FileNotFoundError as error:
+        if federation.local:
+            raise ValueError(str(error)) from None
+        own = True
+    same = {key: getattr(federation, key) for key in ("epsilon", "bytes", "scheme", "lr")}
+    asked = FederationSettings(**same, seed=federation.seed, sends="gradient")
+    try:
+        scheme = asked.make_scheme(dim, visits=federation.rounds)
+        task = Task(round=0, client=0, seed=asked.seed, dim=dim, bound=1.0)
+        policy.scheme(make_request(scheme, asked, task, "init", ""))
+    except Refused as error:
+        raise ValueError(f"every node would refuse: {error}") from None
+    except ValueError:
+        if not own:  # the size of another model is not known here
+            raise
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:

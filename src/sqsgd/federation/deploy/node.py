@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import os
+import re
 import socket
 import ssl
 import sys
@@ -20,7 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from sqsgd._internal import checks, files
 from sqsgd._internal.files import read_toml
 from sqsgd.federation.deploy.certificates import expiry, pem_of_openssh
-from sqsgd.federation.node.policy import Policy, Refused
+from sqsgd.federation.node.policy import KEYS, Policy, Refused
 from sqsgd.privacy.ledger import Ledger, tip_path
 
 NAME = "node.conf"
@@ -30,6 +31,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
+DATA_KEYS = ("partition-id", "num-partitions", "dataset", "model")  # those of the ready app
 AHEAD, BEHIND = 5.0, 305.0  # seconds by which Flower allows a node's clock to be ahead or behind
 
 
@@ -71,6 +73,27 @@ def create_ledger(node: Path) -> Ledger:
     Ledger(path)  # refuses if it is damaged: its own tip is what a new witness records
     files.put(files.prepared(Path(witness), tip_path(path).read_bytes()), Path(witness))
     return Ledger(path, witness=witness)
+
+
+def top_up(node: Path, epsilon: float) -> Ledger:
+    """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts.
+
+    Raises:
+      ValueError: node.conf cannot be changed, or its cap is lower than the ledger's.
+    """
+    settings, path = _checked_settings(node), node / NAME
+    ledger = Ledger(Path(settings["state-dir"]) / "ledger", witness=settings.get("witness"))
+    if settings["max-epsilon"] < ledger.max_epsilon:
+        raise ValueError(
+            f"{path}: max-epsilon = {settings['max-epsilon']:g} was lowered below the ledger's cap, "
+            f"{ledger.max_epsilon:g}: raise it there"
+        )
+    text, line = path.read_text(), re.compile(r"(?m)^max-epsilon *=.*$")
+    if len(line.findall(text)) != 1:
+        raise ValueError(f"{path} must have one line that begins with max-epsilon=")
+    ledger.top_up(epsilon)
+    files.put(files.prepared(path, line.sub(f"max-epsilon={ledger.max_epsilon!r}", text).encode()), path)
+    return ledger
 
 
 def check_ready(node: Path, address: str) -> None:
@@ -137,6 +160,8 @@ def main(arguments: list[str]) -> NoReturn:
         print(f"the server at {address} does not answer yet: {error}", file=sys.stderr)  # noqa: T201
     except ValueError as error:
         sys.exit(f"this node cannot work: {error}")
+    if unknown := [key for key in read_node_config(node) if key not in (*KEYS, *DATA_KEYS)]:
+        print(f"{node / NAME}: for your own app alone: {', '.join(unknown)}", file=sys.stderr)  # noqa: T201
     from sqsgd.federation.flower import guard
 
     path = os.pathsep.join([str(node / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -49,7 +49,8 @@ exec flower-superlink --host 127.0.0.1 --port {federation.link_port} \\
 """,
         "superexec.sh": f"""\
 {_head("Starts the server's part of each run, outside the SuperLink, so that runs survive it.")}\
-{_FLOWER}exec flower-superexec --runtime-api-address 127.0.0.1:{federation.link_port} \\
+{_FLOWER}export SQSGD_RUN="$here/flwr/run.json"  # where a run is written, also of an app that names no folder
+exec flower-superexec --runtime-api-address 127.0.0.1:{federation.link_port} \\
     --root-certificates "$here/ca.pem" --superexec-auth-secret-file "$here/superexec.secret"
 """,
         "nginx.sh": _head("The only program of the server that other machines reach.")
@@ -120,7 +121,7 @@ def node_settings(federation: Federation, index: int) -> str:
     return f"""\
 # The owner's settings, in TOML, read when the node starts. Nothing that a server sends can change them.
 
-# The total epsilon that this node may spend, ever. Once the ledger exists, it can be lowered, but not raised.
+# The total epsilon that this node may spend, ever. It can be lowered here; `sqsgd ledger top-up` raises it.
 max-epsilon={float(federation.cap)!r}
 # The most epsilon that one report may spend, and the most bytes of codes in it. At 20,000 and 25,000 a server
 # that asks for a small batch can see the examples in it.

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,8 @@ def train(folder: Path, *, app: Path | None = None, resume: bool = False) -> Job
     while True:
         out, before = server / "runs" / job.name, _stepped(metrics(server, job))
         config = federation.run_config(out, resume=job.attempts > 1)
+        under_way = json.dumps({"out": str(out), "resume": job.attempts > 1})  # for apps that declare neither
+        write_atomically(server / "flwr/run.json", under_way.encode())
         settings.write_text(tomli_w.dumps({key: config[key] for key in config if key not in unread}))
         options = ("--run-config", str(settings), "--format", "json")
         submitted = json.loads(_flwr(server, "run", source, "federation", *options))
@@ -134,6 +137,8 @@ def train(folder: Path, *, app: Path | None = None, resume: bool = False) -> Job
         with contextlib.suppress(OSError), out.with_name(f"{job.name}.log").open("a") as file:
             file.write(_flwr(server, "log", job.run_id, "federation", "--show"))
         if job.status == COMPLETED:
+            if not (out / "summary.json").exists():
+                _tell(f"nothing is in {out}: the app's server does not use sqsgd.flower.SqsgdStrategy")
             return job
         if _stepped(metrics(server, job)) <= before:
             _tell(_last_error(server, job) or f"run {job.run_id} ended as {job.status}")
@@ -150,7 +155,8 @@ def _undeclared(app: Path, given: Mapping[str, Any]) -> list[str]:
     for key in ("tool", "flwr", "app", "config"):
         declared = declared.get(key, {})
     found = [key for key in given if key not in declared]
-    _tell(f"decided by the app itself, since its pyproject.toml lacks them: {', '.join(found) or 'nothing'}")
+    own = [key for key in found if key not in ("out", "resume")]  # these reach its strategy in any case
+    _tell(f"decided by the app itself, since its pyproject.toml lacks them: {', '.join(own) or 'nothing'}")
     return found
 
 
@@ -217,8 +223,9 @@ def node_status(node: Path) -> dict[str, Any]:
         settings = read_node_config(node)
         state = Path(settings["state-dir"])
         ledger = Ledger(state / "ledger", witness=settings.get("witness"))
-        found["epsilon_spent"], found["epsilon_cap"] = rounded_up(ledger.spent), ledger.max_epsilon
-        found["epsilon_left"] = max(0.0, rounded_down(ledger.left))
+        cap = min(ledger.max_epsilon, settings.get("max-epsilon", 0.0))
+        found["epsilon_spent"], found["epsilon_cap"] = rounded_up(ledger.spent), cap
+        found["epsilon_left"] = max(0.0, rounded_down(Fraction(cap) - ledger.spent))
         found["ledger"] = ledger.interrupted or "good"
     except (ValueError, OSError) as error:  # also LedgerDamaged
         found = dict.fromkeys(("epsilon_spent", "epsilon_cap", "epsilon_left"))

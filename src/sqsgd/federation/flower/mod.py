@@ -92,10 +92,10 @@ class SqsgdMod:
             _ANSWERING.reset(outermost)
 
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+        request = wire.read_request(msg.content.get(wire.REQUEST))
         kind, _, _ = msg.metadata.message_type.partition(".")
         if kind != "train":
             raise Refused(f"a message of type {kind!r}: its answer would reveal data in the clear")
-        request = wire.read_request(msg.content.get(wire.REQUEST))
         policy, state = self._policy_and_state(context, request)
         run, number = context.run_id, context.node_id
         # Flower keeps what comes back, and the settings are the owner's: the app gets copies.

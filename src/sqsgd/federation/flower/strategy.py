@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import logging
+import os
 import secrets
 import time
 from collections import Counter
@@ -35,6 +37,7 @@ from sqsgd.training.state import make_record
 from sqsgd.training.summary import about_once, summarise
 
 _LOG = logging.getLogger("flwr")
+RUN = "SQSGD_RUN"  # a variable that `sqsgd deploy` sets: a file with the folder of the run under way
 MOST_EMPTY_ROUNDS = 10  # in a row without enough answers end a training
 MOST_REPEATED = 3  # times that a round begins whose nodes have all left, as after a restart of the federation
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -55,7 +58,8 @@ class SqsgdStrategy(Strategy):
       min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
       wait_timeout: seconds to wait for enough connected nodes.
       evaluate_every: rounds between calls of ``evaluate_fn``.
-      out: absolute path of a folder for metrics, checkpoints, model and summary.
+      out: absolute path of a folder for metrics, checkpoints, model and summary; None: on a server of
+        ``sqsgd deploy``, the folder of its run, and otherwise none.
       resume: continue from the checkpoint in ``out``, if there is one.
 
     Raises:
@@ -93,6 +97,9 @@ class SqsgdStrategy(Strategy):
         self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
+        if out is None and (deployed := os.environ.get(RUN)):
+            run = json.loads(Path(deployed).read_text())
+            out, resume = run["out"], run["resume"]
         self.resume = resume
         if resume and out is None:
             raise ValueError("resume = true needs out: the folder of the training to resume")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from sqsgd._internal.checks import Vector
-from sqsgd.federation.node.request import MalformedRequest, Request
+from sqsgd.federation.node.request import MalformedRequest, NotAsked, Request
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 
 REQUEST = "sqsgd.request"
@@ -22,7 +22,7 @@ GRADIENT = "gradient"  # an ArrayRecord of this name in an app's reply is a grad
 
 def read_request(record: object) -> Request:
     if not isinstance(record, ConfigRecord):
-        raise MalformedRequest(f"there is no ConfigRecord {REQUEST!r}: the server does not use SqsgdStrategy")
+        raise NotAsked(f"there is no ConfigRecord {REQUEST!r}: the server does not use SqsgdStrategy")
     return Request.from_fields(record)
 
 

@@ -117,7 +117,7 @@ class FolderState:
             oldest.unlink()
 
     def open_ledger(self, policy: Policy) -> Ledger:
-        """The node's ledger, created at first use unless required. Its cap can be lowered, not raised."""
+        """The node's ledger, created at first use unless required."""
         path = self.folder / "ledger"
         if not path.exists():
             if policy.require_ledger:
@@ -128,14 +128,12 @@ class FolderState:
                 )
             with contextlib.suppress(FileExistsError):  # another process created it first
                 return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
-        ledger = Ledger(path, witness=policy.witness)
-        if policy.max_epsilon < ledger.max_epsilon:
-            ledger.lower_cap(policy.max_epsilon)
-        return ledger
+        return Ledger(path, witness=policy.witness)
 
     def pay(self, scheme: Scheme, request: Request) -> None:
         if self._policy is not None:
-            self.open_ledger(self._policy).spend_for(scheme, request.task, name=request.name)
+            ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
+            ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
-from sqsgd.federation.node.request import MalformedRequest, Request
+from sqsgd.federation.node.request import MalformedRequest, NotAsked, Request
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.schemes import check_name
 
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")  # a new scheme is not allowed on old nodes
 ANY_BYTES = 2**37
-_KEYS = (
+_ALIKE = 0.8
+KEYS = (
     "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
     "require-ledger", "witness",
 )  # fmt: skip
@@ -53,7 +54,7 @@ class Policy:
     """
 
     max_epsilon: float
-    """The lifetime cap of the node's ledger."""
+    """The cap of a new ledger, and of any other for as long as it is lower than the ledger's."""
     max_report_epsilon: float
     schemes: tuple[str, ...]
     state_dir: Path | None
@@ -159,9 +160,22 @@ def _check_keys(node_config: Mapping[str, object]) -> None:
                 "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
             )
     for key in node_config:
-        close = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.85)
-        if close and key not in _KEYS:
-            raise ValueError(f"{key} is unknown; did you mean {close[0]}?")
+        if key not in KEYS and (meant := _meant(key)):
+            raise ValueError(f"{key} is unknown; did you mean {meant}?")
+
+
+def _meant(key: str) -> str:
+    """The owner's key that another resembles: misspelt, with its words in another order, or with one more."""
+    words = key.lower().replace("_", "-").split("-")
+
+    def likeness(known: str) -> float:
+        own = known.split("-")
+        pairs = [(words, own), (sorted(words), sorted(own))]
+        found = [difflib.SequenceMatcher(None, "".join(a), "".join(b)).ratio() for a, b in pairs]
+        return max(*found, _ALIKE if len(own) > 1 and set(own) <= set(words) else 0.0)
+
+    best = max(KEYS, key=likeness)
+    return best if likeness(best) >= _ALIKE else ""
 
 
 def _path(key: str, value: object) -> Path | None:
@@ -175,13 +189,18 @@ def _path(key: str, value: object) -> Path | None:
 FAILED = "the node failed; its own log says why"
 NOT_ALLOWED = "the node refused: its owner does not allow this"
 MALFORMED = "the node refused: the request is malformed"
+NOT_ASKED = (
+    "the node sends private reports only, and the server does not ask for one: "
+    "it needs SqsgdStrategy (in NVFlare SqsgdAggregator)"
+)
 ANSWERED = "the node refused: the round was answered before"
 SPENT = "the node refused: its privacy budget is spent"
 LEDGER = "the node refused: its ledger does not allow it"
-REASONS = (FAILED, NOT_ALLOWED, MALFORMED, ANSWERED, SPENT, LEDGER)
+REASONS = (FAILED, NOT_ALLOWED, MALFORMED, NOT_ASKED, ANSWERED, SPENT, LEDGER)
 """All that a node ever says in place of a report: none depends on data."""
-UNPAID = (NOT_ALLOWED, MALFORMED, SPENT, LEDGER)  # after these nothing was spent on the round
+UNPAID = (NOT_ALLOWED, MALFORMED, NOT_ASKED, SPENT, LEDGER)  # after these nothing was spent on the round
 _REASONS_OF: tuple[tuple[type[BaseException], str], ...] = (
+    (NotAsked, NOT_ASKED),
     (MalformedRequest, MALFORMED),
     (RoundAnswered, ANSWERED),
     (AlreadyAnswered, ANSWERED),

@@ -33,6 +33,10 @@ class MalformedRequest(ValueError):
     """A request that no sqsgd server sends."""
 
 
+class NotAsked(MalformedRequest):
+    """A message without a request: the server's side of the app does not use sqsgd."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What the server asks of one node in one round. All of it is public, and none of it is trusted."""

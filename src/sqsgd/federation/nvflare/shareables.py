@@ -16,7 +16,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
 from sqsgd._internal.checks import Vector
-from sqsgd.federation.node.request import MalformedRequest, Request
+from sqsgd.federation.node.request import MalformedRequest, NotAsked, Request
 from sqsgd.federation.node.structure import Arrays, Structure
 
 REQUEST = "sqsgd.request"
@@ -46,7 +46,7 @@ def read_request(task_data: Shareable, client: int) -> Request:
     """The request of a task's data to this client; raises MalformedRequest."""
     fields = request_fields(task_data)
     if not fields:
-        raise MalformedRequest(f"there is no header {REQUEST!r}: the server does not use SqsgdAggregator")
+        raise NotAsked(f"there is no header {REQUEST!r}: the server does not use SqsgdAggregator")
     if _CLIENT in fields:
         raise MalformedRequest("the request names a client; one for all clients names none")
     return Request.from_fields({**fields, _CLIENT: str(client)})
