@@ -18,6 +18,8 @@ collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of tw
 
 SLOW = (
     "privacy/test_certificate.py::test_the_whole_range",
+    "privacy/test_document.py",
+    "privacy/test_passes.py",
     "cli/test_cli_audit.py",
     "clients/",
     "cli/test_collect.py",

@@ -154,7 +154,8 @@ def _tree(cls: type) -> ast.Module:
 
 TASKS: dict[str, dict[str, str]] = {
     "Train": {
-        "train": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*", "PrivateRegressor": "*",
+        "train": "", "run": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*",
+        "PrivateRegressor": "*",
     },
     "Make a report, read a report": {
         "make_scheme": "", "SCHEMES": "",
@@ -163,7 +164,8 @@ TASKS: dict[str, dict[str, str]] = {
     },
     "Draw noise": {"secure_rng": "", "seeded_rng": ""},
     "Plan a budget, state a guarantee": {
-        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*", "CentralGuarantee": "*", "local_epsilon_for": "",
+        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*",
+        "CentralGuarantee": "*", "local_epsilon_for": "",
         "reconstruction_bound": "",
     },
     "Keep a budget": {"Ledger": "*", "Device": "*"},

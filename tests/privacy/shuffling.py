@@ -65,7 +65,8 @@ def orders_of_passes(users, passes, shared=False):
 def view(users, parts, near, orders=None):
     """The law of all reports over all orders; ``near(user, slot, earlier)`` is a near set for each part.
 
-    User 0 is the target; ``orders`` may be those of several passes. A near set may also be a list of (probability, near sets): a mixture.
+    User 0 is the target; ``orders`` may be those of several passes. A near set may also be a list of
+    (probability, near sets): a mixture.
     """
     spaces = [range(outputs) for _, _, outputs in parts]
     reports = list(itertools.product(*spaces))

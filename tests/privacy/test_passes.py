@@ -47,7 +47,7 @@ def composed(parts, users, delta, reports=2):
 
 
 class AdaptivePasses(Adaptive):
-    """Near sets of each user in each slot of two passes after each history, or, if ``shared``, in one order."""
+    """Near sets of each user in each slot of two passes after each history; ``shared``: in one order."""
 
     def __init__(self, users, parts, seed, shared=False):
         super().__init__(parts, seed)
@@ -238,7 +238,7 @@ TABLE = {  # in floats, by dp-accounting: users, local ε, and central ε for 1 
 @pytest.mark.parametrize(("users", "local"), TABLE)
 def test_the_table_of_values(users, local):
     for power, known in enumerate(TABLE[users, local]):
-        if power in (0, 1, 4):
+        if power in (1, 4):
             found = central_guarantee(index(local), users, 1e-6, reports=2**power)
             assert (found.bound, found.local_epsilon) == ("blanket", 2**power * local)
             assert found.epsilon == pytest.approx(known, rel=0.005, abs=0.0006)
@@ -326,7 +326,7 @@ def test_mechanisms_of_all_kinds_and_a_lonely_pass():
 
 @pytest.mark.parametrize("reports", [2, 10])
 def test_where_nothing_is_certified_it_is_the_local_total(reports):
-    for users in (1, 3):
+    for users in (1, 2):
         found = central_guarantee(index(4.0), users, 1e-9, reports=reports)
         assert (found.epsilon, found.bound) == (4.0 * reports, "local")
         assert "nothing smaller is certified" in found.sentence

@@ -32,6 +32,8 @@ def plan(
     central: Annotated[
         float | None, typer.Option(help="With --once: choose the largest local epsilon that keeps this.")
     ] = None,
+    records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
+    silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
     details: Annotated[
         bool, typer.Option("--details", help="Also show parameters, other schemes, sizes and bounds.")
     ] = False,
@@ -39,13 +41,19 @@ def plan(
 ) -> None:
     """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
 
-    With --once, each user sends one report; the plan then has the local and the central guarantee.
+    With --once, each user sends one report; the plan then has the local and the central guarantee. With
+    --records, it is what a budget per record buys in a federation of silos.
     """
     from sqsgd.privacy.planner import frontier
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
+    if records:
+        _show_records(as_json, {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, **typed})
+        return
     for name in typed:
+        if name == "silos":
+            raise ValueError(f"silos = {silos!r} needs --records")
         if name in (("clients", "rounds", "probability", "prior") if once else ("users", "delta", "central")):
             why = "has no meaning with --once" if once else "needs --once"
             raise ValueError(f"{name} = {typed[name]!r} {why}")
@@ -158,6 +166,36 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
         ("optimum (PrivUnit)", f"{chosen.optimum:.4g}, so this is {best} the best possible"),
         ("on its block", f"{block} the information limit {chosen.information_limit:.4g}"),
     ]
+
+
+def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
+    from sqsgd.privacy.record_plan import record_plan
+
+    known = {"dim", "records", "silos", "epsilon", "delta", "rounds", "bytes"}
+    if wrong := sorted(typed.keys() - known - {"as_json"}):
+        raise ValueError(f"{wrong[0]} = {typed[wrong[0]]!r} has no meaning with --records")
+    chosen = record_plan(**{"silos": 10, **{name: typed[name] for name in known & typed.keys()}})
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    options = f"--scheme sqsgd-record --epsilon {chosen.epsilon:g} --delta {chosen.delta:g}"
+    best = chosen.batchings[0]
+    sampling = f"--rounds {chosen.rounds} --sampling {best.share:g}"
+    guarantee = f"the whole run is ({chosen.epsilon:g}, {chosen.delta:g}) for each record, against the server"
+    typer.echo(wrapped(f"take {options} {sampling}: {guarantee}\n", 5))
+    each = f"{chosen.records:,} records in {chosen.silos:,} silos, {chosen.rounds:,} rounds"
+    size = f"{chosen.message_bytes:,} per silo and round, {chosen.bits:.3g} bits for each of {chosen.dim:,}"
+    print_fields([("federation", each), ("bytes", size)], 19)
+    typer.echo("\nNoise of a coordinate, over the norm that records are clipped to")
+    print_table(
+        ("batches", "share", "of a silo's sum", "of the mean", "trusted server", "secure aggregation"),
+        [
+            [way.name, f"{way.share:.3g}", f"{way.deviation:.4g}"]
+            + [f"{number:.3g}" for number in (way.error, way.trusted, way.trusted)]
+            for way in chosen.batchings
+        ],
+    )
+    _print_list("Warnings", chosen.warnings)
 
 
 def _show_once(as_json: bool, details: bool, **budget: Any) -> None:

@@ -363,7 +363,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
         made, sources = _table(passes, delta)
     else:
         step = 2.0 ** (math.floor(math.log2(epsilon)) - 20)
-        made = Table(step=step, passes=((((math.floor(epsilon / step), delta),), 1),))
+        made = Table(step=step, passes=((((math.floor(epsilon / step), delta * (1 - 2.0**-20)),), 1),))
         sources = ((passes[0], guarantee.bound),)
     bits = 54 - math.floor(math.log2(negligible(delta, guarantee.reports)))  # all dots are whole then
     content = {

@@ -22,7 +22,7 @@ from sqsgd.privacy.blanket import rounded_up
 _FINE = 2.0**-9  # of the variance of the privacy loss, what the grid may add
 _DENSE = 24  # dots below so many steps of the grid are not skipped
 _SPARE_BITS = 12  # about 2^-12 of δ is given away for speed
-_ROOM = 1 + 2.0**-11  # a dot is so much above the bound that other computations can confirm it
+_ROOM = 1 + 2.0**-10  # a dot is so much above the bound that other computations can confirm it
 
 Dots = tuple[tuple[int, float], ...]
 

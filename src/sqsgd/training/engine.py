@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
 
+_LOG = logging.getLogger("sqsgd")
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
@@ -90,7 +92,7 @@ class Engine:
         numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
         clients = _Clients(self, state, users, numbers)
         stateless = not scheme.residual and self.ledgers is None
-        many = stateless and (self.settings.secure or users.size > _FEW)
+        many = stateless and not scheme.sums_records and (self.settings.secure or users.size > _FEW)
         if many and hasattr(self.problem, "gradient_rows"):
             parts = (scheme, self.settings, state, clients.reports())
             after, record = server_step(*parts, paid=paid, workers=self.workers)
@@ -142,24 +144,38 @@ class _Clients:
             self.seconds_encode += time.perf_counter() - computed
             yield tasks, messages, None
 
+    def _rng(self, number: int) -> Rng:
+        settings = self.engine.settings
+        if settings.secure:
+            return secure_rng()
+        return seeded_rng(noise_seed(settings.seed, self.state.round, number))
+
     def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng]]:
         """Task, gradient and noise of the clients whose ledgers allow a report."""
         engine, state, settings = self.engine, self.state, self.engine.settings
-        gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
+        asked = [
+            (user, task_for(number, settings, state), self._rng(number))
+            for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True)
+        ]
+        problem: Any = engine.problem
+        if engine.scheme.sums_records:
+            gradients = problem.record_sums(state.weights, engine.scheme, asked, normalise=settings.normalise)
+        else:
+            gradients = problem.gradients(state.weights, state.round, self.users.tolist())
         started = time.perf_counter()
-        for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True):
+        for user, task, rng in asked:
             loss, gradient = next(gradients)
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
-            task = task_for(number, settings, state)
+            if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
+                _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
             if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
-                seed = noise_seed(settings.seed, state.round, number)
-                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)
-                self.losses.append(np.array([loss]))
+                yield task, gradient, rng
+                self.losses.append(np.atleast_1d(loss))
             else:
                 self.refused += 1
             started = time.perf_counter()
             self.seconds_encode += started - computed
-        if not self.losses:
+        if not self.losses and self.refused:
             who = f"all {self.refused:,} clients refused"
             raise ValueError(f"round {state.round}: {who}, their budgets are spent")

@@ -14,6 +14,9 @@ _ONCE_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 2.8, "numbers": 0.3
 """The first bound and the tolerated noise of a score where each client answers once: for a softmax on
 features, from zero or pretrained on public data, and for the classes or numbers of a scaled table."""
 _LARGEST_ONCE_RATE = {"numbers": 20.0}  # above it, steps overshoot; the others': 200
+RECORD_BOUND = {"softmax": 0.3, "pretrained": 0.1, "classes": 0.3, "numbers": 0.1, "other": 0.3}
+_RECORD_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 1.4, "numbers": 0.3, "other": 0.1}
+"""Per record: the norm that gradients are clipped to, and the noise of a weight over all rounds."""
 _STATEFUL = 0.01
 """Of SGD's rate, for momentum and adam, which keep moving a coordinate between its reports."""
 
@@ -67,6 +70,13 @@ def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float, *, rul
     """
     rate = _noise_rate(scheme, clients, rounds, bound, _ONCE_NOISE[rule])
     return min(_LARGEST_ONCE_RATE.get(rule, 200.0), rate)
+
+
+def record_rate(scheme: Scheme, clients: int, bound: float, rule: str) -> float:
+    """The default learning rate per record: the noise of all rounds moves a weight as far as weights go."""
+    rounds, noise = scheme.privacy.reports, _RECORD_NOISE[rule]
+    rate = _noise_rate(scheme, clients, rounds, bound, noise) * scheme.mechanism.traits.records
+    return min(_LARGEST_ONCE_RATE.get(rule, 400.0), rate)
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

@@ -15,12 +15,15 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.training.rates import ONCE_BOUND, learning_rate, softmax_rate
+from sqsgd.schemes.sqsgd_record import BATCHINGS, record_share
+from sqsgd.training.rates import ONCE_BOUND, RECORD_BOUND, learning_rate, record_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
+IN_MEMORY = "in-memory"  # in place of an object's name that another process could import
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
+RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,8 @@ class Settings:
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; ``auto``: ``sqsgd`` where clients report often, else the best that keeps
-    no state (``privacy.planner.automatic_scheme``)."""
+    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` where
+    clients report often, else the best that keeps no state (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +66,17 @@ class Settings:
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none."""
+    """l2 radius to clip gradient plus residual to; 0: none. Per record: that of each record's gradient."""
+    delta: float = 1e-5
+    """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
+    sampling: float = 0.0
+    """Per record: the share of its records that a client draws for a report; 0: as few as cost no noise."""
+    batching: str = "poisson"
+    """Per record: ``poisson`` draws each record for each report; ``disjoint`` lets them take turns."""
+    records: float = 0.0
+    """Per record: the public number of a client's records that sums are divided by; 0: chosen."""
+    normalise: bool = False
+    """Per record: scale every gradient to ``clip_norm``, also shorter ones."""
     alpha: float = 1.0
     """Factor of the gradient that goes to the residual (the paper's α)."""
     beta: float = 1.0
@@ -81,8 +94,17 @@ class Settings:
         checks.positive("beta", self.beta)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("decay", self.decay, DECAYS)
+        _one_of("batching", self.batching, BATCHINGS)
+        checks.real("delta", self.delta, 1e-30, 0.1)
+        checks.real("sampling", self.sampling, 0.0, 1.0)
+        checks.real("records", self.records, 0.0, 2.0**40)
         if not isinstance(self.secure, bool):
             raise ValueError(f"secure = {self.secure!r} must be true or false")
+
+    @property
+    def own_scheme(self) -> bool:
+        """Whether the scheme is the user's, which only a simulation here takes: names alone go to nodes."""
+        return self.scheme == IN_MEMORY or ":" in self.scheme
 
     def rate_at(self, round: int) -> float:
         """The learning rate of a round."""
@@ -98,6 +120,8 @@ class Settings:
             if name in self.options:
                 given = self.options[name]
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
+        if self.scheme == RECORD:
+            return self._record_scheme(dim)
         budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
         if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
@@ -114,20 +138,46 @@ class Settings:
             )
         return scheme
 
+    def _record_scheme(self, dim: int) -> Scheme:
+        """The scheme per record: all rounds together have this ε and δ."""
+        rounds = self.rounds or RECORD_ROUNDS
+        share = self.sampling or record_share(self.epsilon, self.delta, rounds)
+        return make_scheme(
+            RECORD,
+            dim=dim,
+            epsilon=self.epsilon,
+            bytes=None if self.bytes == Settings.bytes else self.bytes,
+            delta=self.delta,
+            reports=rounds,
+            rate=share,
+            batching=self.batching,
+            records=max(1.0, share * self.records),
+            **self.options,
+        )
+
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
-        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
+        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
         options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
-        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
+        if scheme.sums_records:
+            privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
+            share = privacy.rate / privacy.turns
+            return dataclasses.replace(self, decay=decay, bytes=few, sampling=share, rounds=privacy.reports)
+        named = self.scheme if self.own_scheme else scheme.name
+        return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
         """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
 
         ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
         """
-        scheme.check_clip(self.clip_norm or None)
         chosen, rounds = self.chosen(scheme), self.rounds or 600
+        if scheme.sums_records:
+            bound = self.clip_norm or self.bound or RECORD_BOUND[rule or "other"]
+            lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
+            return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
+        scheme.check_clip(self.clip_norm or None)
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
@@ -180,9 +230,14 @@ class RunConfig(Settings):
     clients: int = 0
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
-    """``all``: every client in every round, with one batch each; a number: that many clients per round, with
-    all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
+    """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
+    clients per round, with all their data; ``once``: clients / rounds per round, likewise, and no client
+    twice."""
     minibatch: bool = False
+    local_epochs: int = 0
+    """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
+    reports the mean gradient of these steps; 0: it reports the gradient of one batch, or of its data."""
+    local_lr: float = 0.05
     partition: str = "auto"
     """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
     shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
@@ -199,19 +254,31 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "participation", str(self.participation))  # a number may be one
         if self.rounds == 0 and not self.once:
-            object.__setattr__(self, "rounds", USUAL_ROUNDS)
+            usual = RECORD_ROUNDS if self.scheme == RECORD else USUAL_ROUNDS
+            object.__setattr__(self, "rounds", usual)
         super().__post_init__()
         for name in ("batch", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
-        for name in ("clients", "test_images"):
+        for name in ("clients", "test_images", "local_epochs"):
             checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
         checks.real("validation", self.validation, 0.0, 0.9)
+        checks.real("local_lr", self.local_lr, 1e-9, 1e6)
+        if self.minibatch and self.local_epochs:
+            raise ValueError(
+                "minibatch = true and local_epochs exclude each other: local steps take all batches"
+            )
         checks.integer("workers", self.workers, 0, 1024)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
+        if self.per_record and (self.once or self.minibatch):
+            raise ValueError(
+                f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
+                "clients, or a number of them, take part in a round; sampling says which records they draw"
+            )
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
         if self.once and 0 < self.clients < self.rounds:
@@ -229,7 +296,15 @@ class RunConfig(Settings):
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
         rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
-        return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
+        share = self.records or float(rows // clients)
+        return dataclasses.replace(
+            self, partition=chosen, clients=clients, rounds=rounds, records=share if self.per_record else 0.0
+        )
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the guarantee is for records, not for clients."""
+        return self.scheme == RECORD
 
     @property
     def is_table(self) -> bool:
@@ -249,10 +324,18 @@ class RunConfig(Settings):
             return None
         if self.once:
             return self.clients // max(1, self.rounds)
-        if not self.participation.isdecimal() or int(self.participation) < 1:
+        try:
+            share = float(self.participation)
+        except ValueError:
+            share = 0.0
+        if self.participation.isdecimal() and share >= 1:
+            return int(self.participation)
+        if self.participation.isdecimal() or not 0 < share <= 1:
             asked = f"participation = {self.participation!r}"
-            raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
-        return int(self.participation)
+            raise ValueError(
+                f"{asked} must be 'all', 'once', a number of clients per round or a fraction of them"
+            )
+        return max(1, round(share * self.clients))
 
     @property
     def asked(self) -> int:
@@ -301,9 +384,15 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    if type(values.get("participation")) in (int, float):
+        values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    per_record = values.get("scheme") == RECORD
+    if per_record and values.get("bytes") == Settings.bytes:
+        values["bytes"] -= 1  # asked for: the default leaves the size open
     if RunConfig(**values).is_table:
         loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
-        usual = {"model": "linear", "scheme": "auto", "participation": "once", "loss": loss}
+        usual = {"model": "linear", "scheme": "auto", "loss": loss}
+        usual["participation"] = "all" if per_record else "once"
         values = {**usual, **values}
     return RunConfig(**values)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqsgd._internal.exact import total
 from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.certificate import Order, central_guarantee
 from sqsgd.training.settings import Settings
+from sqsgd.training.state import Record
 
 DELTA = 1e-6  # of the central guarantee in summaries
 
@@ -55,6 +56,18 @@ def read_headline(line: Mapping[str, Any]) -> tuple[Headline, Any] | None:
     return None if line.get("accuracy") is None else (ACCURACY, line["accuracy"])
 
 
+def reached(record: Record, before: str = "") -> str:
+    """What a round measured on held-out data, in words; else ``before``."""
+    found = read_headline(record.to_dict())
+    return f"{found[0].name} {found[0].shown(found[1])}, " if found else before
+
+
+def told(record: Record, rounds: int, measured: str) -> str:
+    """A round in a line of a log; ``measured``: see ``reached``."""
+    spent = f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
+    return f"round {record.round + 1:,} of {rounds:,}: {measured}{spent}"
+
+
 def summarise(
     lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, once: bool, **about: Any
 ) -> dict[str, Any]:
@@ -68,6 +81,7 @@ def summarise(
     values = {
         **settings.about,
         **about,
+        "scheme": scheme.name,
         "dim": scheme.dim,
         "rounds": len(lines),
         "accuracy": last.get("accuracy"),
@@ -78,10 +92,10 @@ def summarise(
         "metrics": last.get("metrics", {} if value is None else {headline.name: value}),
         "best": worded(best),
         "notion": scheme.privacy.notion,
-        "epsilon": worded(scheme.privacy.epsilon),
+        "epsilon": worded(spent(scheme.privacy, 1)),
         "delta": scheme.privacy.delta,
         "epsilon_total": lines[-1]["epsilon_total"] if lines else 0.0,
-        "epsilon_all_rounds": worded(total(scheme.privacy.epsilon, 1 if once else len(lines))),
+        "epsilon_all_rounds": worded(spent(scheme.privacy, 1 if once else len(lines))),
         "refused": sum(line.get("refused", 0) for line in lines),
         "bytes_up": bytes_up,
         "bytes_up_ratio": 4 * scheme.dim / bytes_up if bytes_up else None,
