@@ -21,7 +21,7 @@ def law(near):
 def view_law(near, rounds, come):
     """The law of the rounds' multisets.
 
-    ``near(round, user, past)``: the near symbol, given the past. ``come(user, round)``: the chance that it comes.
+    ``near(round, user, past)``: the near symbol, given the past; ``come(user, round)``: its chance to come.
     """
     users, found = 3, defaultdict(Fraction)
     for draws in itertools.product(range(rounds), repeat=users):
