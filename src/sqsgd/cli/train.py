@@ -93,7 +93,9 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     epsilon = f"{summary['epsilon']:g}" if private else "infinite (not private)"
     total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
-        spent = f"{epsilon} per report, which is the total: no user sends two"
+        reports = summary.get("reports", 1)
+        spent = f"{epsilon} per report; {total} in total: no user sends more than {reports:,}"
+        spent = spent if reports > 1 else f"{epsilon} per report, which is the total: no user sends two"
         if summary.get("protects") == "row":
             spent = f"{epsilon} for each row, not for an owner of several: no column names the owners"
     elif summary["notion"] == "record":

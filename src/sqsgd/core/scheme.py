@@ -56,6 +56,8 @@ class Scheme:
     """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+    average: float = 0.0
+    """A report is about the running average of the client's gradients, with this share of the last one."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -80,7 +82,7 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.mechanism.traits.chooses
+        return self.residual and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:

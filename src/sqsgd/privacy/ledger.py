@@ -52,7 +52,9 @@ __all__ = [
 class BudgetSpent(ReportRefused):
     """The report would cost more than is left."""
 
-    def __init__(self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str) -> None:
+    def __init__(
+        self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str = "epsilon"
+    ) -> None:
         left = max(Fraction(0), cap - spent)
         super().__init__(
             f"the report was not sent: it would cost {unit} {rounded_up(asked)!r}, but "
@@ -382,14 +384,29 @@ class Ledgers:
     delta: float | None = None  # a cap per record
     allow_real: bool = False  # also pay for schemes whose ε holds in real arithmetic only
 
-    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+    def paid(self, scheme: Scheme, task: Task, client: int, *, name: str = "") -> bool:
         """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
-        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        path = self._path(client)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             Ledger.create(path, max_epsilon=self.max_epsilon, delta=self.delta, owner=f"client {client}")
         try:
-            Ledger(path).spend_for(scheme, task, allow_real=self.allow_real)
+            Ledger(path).spend_for(scheme, task, name=name, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False
         return True
+
+    def check(self, clients: int) -> None:
+        """Raise ValueError if what a client's existing ledger has left does not cover ``max_epsilon``.
+
+        tests/training/test_several_reports.py::test_a_ledger_that_covers_some_reports_pays_for_none.
+        """
+        for path in filter(Path.exists, map(self._path, range(clients))):
+            if (left := Ledger(path).left) < Fraction(self.max_epsilon):
+                raise ValueError(
+                    f"the reports of a client cost epsilon {self.max_epsilon!r} in all, and its ledger has "
+                    f"{rounded_down(left)!r} left ({path}): nothing was paid"
+                )
+
+    def _path(self, client: int) -> Path:
+        return self.folder / f"{client // 1000:06d}" / f"client-{client}"

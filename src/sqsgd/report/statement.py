@@ -84,9 +84,10 @@ def statement(group: Group) -> Statement:
             short = f"{MEANINGS[notion][0]}, ε {number(total)} in total{so_far}, δ {group.config.delta:g}"
             sentences = [_records(group, rounds, epsilon, total)]
         elif group.config.participation == "once" and notion == "local":
-            row = group.config.is_table and not group.config.owner
+            row, each = group.config.is_table and not group.config.owner, group.config.reports
+            sent = f"{counted(each, 'report')}, whose ε add up" if each > 1 else "one report"
             sentences.append(
-                f"Each client sends at most one report, so {number(total)} is the total that a client "
+                f"Each client sends at most {sent}, so {number(total)} is the total that a client "
                 "spends, however many rounds there are."
                 + (" A client is a row here, not an owner of several." if row else "")
             )
@@ -166,9 +167,11 @@ def _central(group: Group, central: Central | None) -> list[str]:
     if central is None:
         return []
     users, known = f"{central.users:,} clients", ""
+    if group.config.reports > 1:
+        known = f" It covers all {group.config.reports:,} reports of a client; each pass has a new order."
     if central.order == "round":
         users += " of a round"
-        known = " Only the order within rounds counts: who was in which round may be known."
+        known += " Only the order within rounds counts: who was in which round may be known."
     chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [
