@@ -128,6 +128,16 @@ class Scheme:
             )
         return error
 
+    @cached_property
+    def symbols(self) -> int:
+        """How many different codes reports consist of, if they can be counted instead of kept; else 0.
+
+        Their public randomness is then that of the round, and their estimates are sums of equal units.
+        """
+        layout, offered = self.mechanism.layout, type(self.mechanism).unit_codes is not Mechanism.unit_codes
+        counted = offered and len(layout) == 1 and all(transform.shared for transform in self.transforms)
+        return (layout[0].alphabet or 0) if counted else 0
+
     @property
     def follows_norms(self) -> bool:
         """Whether the noise of a report is relative to the vector: no fixed bound decides it."""
@@ -345,6 +355,7 @@ class Scheme:
 
 
 Weights = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -439,6 +450,13 @@ class Aggregate:
         from sqsgd._internal.kernels.rotation import add_rows
 
         scheme = self.scheme
+        if scheme.symbols:
+            found = scheme.mechanism.unit_codes(columns, tasks.task.bound)
+            if found is not None:
+                sizes = (found[1] * weights)[:, None] * np.where(found[0] & 1, -1.0, 1.0)
+                np.add.at(total, found[0] >> 1, sizes)
+                self._added(weights)
+            return found is not None
         if scheme._own != len(scheme.transforms) - 1:
             return False
 
@@ -453,9 +471,31 @@ class Aggregate:
             if rows is None:  # for the first part, or for none: it depends on scheme and transform alone
                 return False
             add_rows(*rows, total)
-        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
-        self.count += len(tasks)
+        self._added(weights)
         return True
+
+    def _added(self, weights: Weights) -> None:
+        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
+        self.count += len(weights)
+
+    def add_counts(self, task: Task, counts: Counts) -> None:
+        """Add all reports of a round from how often each code was sent, for a scheme with ``symbols``.
+
+        The sum does not depend on the order in which reports came.
+        tests/core/test_counts.py::test_counts_have_the_mean_of_the_reports.
+        """
+        scheme, total = self.scheme, self._sum(task)
+        column = scheme.mechanism.layout[0]
+        if not scheme.symbols or counts.shape != (scheme.symbols,):
+            raise ValueError(f"{scheme.name!r} has {scheme.symbols} symbols, and counts are {counts.shape}")
+        reports, rest = divmod(int(counts.sum()), column.count)
+        if rest or (counts < 0).any():
+            raise ValueError(f"counts of codes that come {column.count} at a time are not whole reports")
+        found = scheme.mechanism.unit_codes((np.zeros((1, column.count), np.uint32),), task.bound)
+        if found is not None:
+            total += (counts[0::2] - counts[1::2]) * found[1][0]
+        self._weight += reports
+        self.count += reports
 
     def _sum(self, task: Task) -> Estimate:
         """The sum so far, before the inverse of the transforms that all clients share."""

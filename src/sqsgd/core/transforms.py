@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -299,6 +299,22 @@ def gaussian_rotation(dim: int, near: int | None = None) -> Rotate:
     """
     few = padded(dim) < 4 * FEWEST or (near is not None and near < _FEW_NEAR)
     return Rotate(rounds=3 if few else 2, least=FEWEST if padded(dim) < FEWEST else 1)
+
+
+Rotation = Literal["client", "round"]
+
+
+def rotated_by(rotation: Rotation, transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    """The transforms with public randomness of each client, or the same for all clients of a round.
+
+    A round's rotation has the error of any one rotation; that of clients averages over them. It lets the
+    server count reports instead of keeping them, and no report then belongs to a client.
+    """
+    if rotation not in get_args(Rotation):
+        raise ValueError(f"rotation = {rotation!r} must be one of {', '.join(get_args(Rotation))}")
+    if rotation == "client":
+        return transforms
+    return tuple(replace(each, shared=True) for each in transforms)  # type: ignore[type-var]
 
 
 def rotated_sample(dim: int, size: int, rotate: Rotate | None = None) -> tuple[Transform, ...]:

@@ -20,7 +20,7 @@ from sqsgd._internal.geometry import largest_sum
 from sqsgd.core import Codes, Scheme
 from sqsgd.core.codec import Column
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import FEWEST, gaussian_rotation, padded
+from sqsgd.core.transforms import FEWEST, Rotation, gaussian_rotation, padded, rotated_by
 from sqsgd.mechanisms.sparse import MOST_SIZE, NearCodes, SparseLaw
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
@@ -100,7 +100,12 @@ def best_nearest(dim: int, epsilon: float, *, central: bool = False) -> int:
 
 
 def privunit_index(
-    dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | str | None = None
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    nearest: int | str | None = None,
+    rotation: Rotation = "client",
 ) -> Scheme:
     """Sends the index of one vertex of a rotated cross-polytope: two bytes, for a single-digit ε.
 
@@ -110,7 +115,8 @@ def privunit_index(
     ``nearest="central"`` takes fewer: the error of one report is larger, but less for the same central ε
     (by 5 % at a local ε of 6, 10 % at 2 and 17 % at 1), with more reports, which add to the local ε.
 
-    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits.
+    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits. ``rotation``:
+    ``client``, or ``round`` for one rotation of all clients of a round, so that their reports can be counted.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_SIZE)
     size = padded(max(dim, FEWEST))
@@ -123,4 +129,5 @@ def privunit_index(
         near = checks.integer("nearest", nearest, 1, size)
     mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=near)
     rotate = gaussian_rotation(dim, near)
-    return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)
+    transforms = rotated_by(rotation, (rotate,))
+    return Scheme(name="privunit-index", dim=dim, transforms=transforms, mechanism=mechanism)

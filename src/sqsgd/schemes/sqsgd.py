@@ -19,7 +19,16 @@ from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import kept_share, l2_norm, largest_sum
 from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.core.codec import Columns, SignedSubset
-from sqsgd.core.transforms import FEWEST, Rotate, Subsample, gaussian_rotation, padded, rotated_sample
+from sqsgd.core.transforms import (
+    FEWEST,
+    Rotate,
+    Rotation,
+    Subsample,
+    gaussian_rotation,
+    padded,
+    rotated_by,
+    rotated_sample,
+)
 from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP, split
 from sqsgd.mechanisms.sparse import MOST_COUNT, MOST_SIZE, SparseLaw, SparseMatches
@@ -104,18 +113,20 @@ def sqsgd(
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
+    rotation: Rotation = "client",
     average: float = 0.0,
 ) -> Scheme:
     """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
+    ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
     ``average``: with 0.9, each report is about the whole vector instead, a running average of the client's
     last ten gradients (worker momentum, Karimireddy et al. 2021): less noise of batches, nothing outdated.
     """
     average = checks.real("average", average, 0.0, 0.999)
     if average:
         given = {"code": code, "levels": levels, "coordinates": coordinates, "reach": reach}
-        whole = sqsgd_stateless(dim, epsilon, bytes, **given, norm_epsilon=norm_epsilon)
+        whole = sqsgd_stateless(dim, epsilon, bytes, **given, norm_epsilon=norm_epsilon, rotation=rotation)
         return replace(whole, name="sqsgd", residual=True, average=average)
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
@@ -125,14 +136,16 @@ def sqsgd(
     return Scheme(
         name="sqsgd",
         dim=dim,
-        transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
+        transforms=rotated_by(rotation, (rotate,) if size >= dim else (Subsample(size=size), rotate)),
         mechanism=mechanism,
         residual=size < dim,
     )
 
 
 @wraps(sqsgd, assigned=())  # the same options
-def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Scheme:
+def sqsgd_stateless(
+    dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
+) -> Scheme:
     """As sqsgd, about the whole vector, for clients that keep nothing between reports.
 
     Options as in ``sqsgd``, without ``average``. Sparse codes choose among all coordinates; signs and levels
@@ -142,10 +155,11 @@ def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Sch
         raise ValueError(f"average = {average!r}: clients of sqsgd-stateless keep nothing; use sqsgd")
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = Request(dim, epsilon, bits_of(bytes), False, **options).mechanism()
+    whole = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
     return Scheme(
         name="sqsgd-stateless",
         dim=dim,
-        transforms=rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism)),
+        transforms=rotated_by(rotation, whole),
         mechanism=mechanism,
         first_bound=_FIRST_BOUND if mechanism.traits.fixed_length else 1.0,
     )

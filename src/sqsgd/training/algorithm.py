@@ -16,6 +16,7 @@ from sqsgd._internal.checks import Vector
 from sqsgd.core import Aggregate, Scheme
 from sqsgd.core.codec import Bytes, Columns
 from sqsgd.core.random import Rng
+from sqsgd.core.scheme import Counts
 from sqsgd.core.task import Task, Tasks
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Gradient, OptimizerState, Record, State, make_record
@@ -24,6 +25,8 @@ Report = tuple[Task, bytes | Columns, float]
 """A client's task, its message (or what ``Scheme.open`` made of it) and its weight in the mean."""
 Reports = tuple[Tasks, Bytes, Gradient | None]
 """The same for many clients: a row each; None: all weigh the same."""
+Counted = tuple[Task, Counts, None]
+"""All reports of a round, counted: how often each code was sent."""
 
 
 def round_step(
@@ -124,7 +127,7 @@ def server_step(
     scheme: Scheme,
     settings: Settings,
     state: State,
-    reports: Iterable[Report | Reports],
+    reports: Iterable[Report | Reports | Counted],
     *,
     paid: Iterable[int] | None = None,
     workers: int = 1,
@@ -154,8 +157,10 @@ def server_step(
             columns = mean.add_many(task, content, weight, workers=workers)  # type: ignore[arg-type]
             magnitudes += scheme.mechanism.magnitudes(columns, task.task.bound)
             clients += task.clients.tolist()
+        elif isinstance(content, np.ndarray):
+            mean.add_counts(task, content)  # type: ignore[arg-type]
         else:
-            columns = scheme.open(content, task) if isinstance(content, bytes) else content  # type: ignore[assignment]
+            columns = scheme.open(content, task) if isinstance(content, bytes) else content
             mean.add_columns(task, columns, weight)  # type: ignore[arg-type]
             magnitude = scheme.mechanism.magnitude(columns, task.bound)
             if magnitude is not None:

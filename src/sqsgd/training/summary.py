@@ -172,11 +172,11 @@ def about_once(
         "order": order,
         "order_seeded": seeded,
         "order_note": "seeded: the central figure is a simulation's" if seeded else secret,
-        **_central(scheme, counted, credited, reports, seeded=seeded),
+        **central(scheme, counted, credited, reports, seeded=seeded),
     }
 
 
-def _central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
+def central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
     """The certified guarantee, or a note that says why there is none."""
     try:
         if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":

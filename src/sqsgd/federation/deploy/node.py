@@ -55,15 +55,7 @@ def _checked_settings(node: Path) -> dict[str, Any]:
 
 
 def create_ledger(node: Path) -> Ledger:
-<<<<<<< HEAD
-    """Create a node's ledger where its settings say or, if it exists, the witness that it lacks.
-
-    Raises:
-      ValueError: nothing is missing, or a tip shows that the ledger was lost.
-    """
-=======
     """Create a node's ledger or, if it exists, the witness that it lacks; ValueError if it was lost."""
->>>>>>> slim
     settings = read_node_config(node)
     path, witness = Path(settings["state-dir"]) / "ledger", settings.get("witness")
     if not path.exists():
