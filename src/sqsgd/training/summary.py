@@ -133,7 +133,7 @@ def about_once(
 
     Args:
         scheme: The scheme of the reports.
-        order: Users fill all slots of a pass in random order (``"run"``), or the slots of a round (``"round"``).
+        order: Users fill all slots of a pass at random (``"run"``), or the slots of a round (``"round"``).
         lines: The metrics.
         seeded: The order came from a public seed.
         slots: Their number, if users may come and go; if one is empty, no order over a pass is uniform.
