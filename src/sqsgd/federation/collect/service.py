@@ -167,11 +167,9 @@ class Service:
         page = folder / PAGE
         self._page: ASGIApp | None = StaticFiles(directory=page, html=True) if page.is_dir() else None
         relay = re.match(r"https?://[^/]+", study.relay)
-        allowed = (
-            f"default-src 'self'; connect-src 'self' {relay[0] if relay else ''}; frame-ancestors 'none'"
-        )
+        sources = f"default-src 'self'; img-src 'self' data:; connect-src 'self' {relay[0] if relay else ''}"
         self._fixed = {
-            "content-security-policy": allowed, "x-content-type-options": "nosniff",
+            "content-security-policy": f"{sources}; frame-ancestors 'none'", "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
         }  # fmt: skip
 
