@@ -94,7 +94,11 @@ def test_what_is_wrong_is_named(changed, words):
 def test_an_unknown_key_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no study\.toml"):
         load_study(tmp_path)
-    (tmp_path / "study.toml").write_text("secure = false")
+    for content in ("", "dim = 5"):
+        (tmp_path / "study.toml").write_text(content)
+        with pytest.raises(ValueError, match=r"study\.toml is incomplete: it has no name"):
+            load_study(tmp_path)
+    (tmp_path / "study.toml").write_text("name = 'a'\ndim = 1\nusers = 1\nsecure = false")
     with pytest.raises(ValueError, match="unknown key 'secure'"):
         load_study(tmp_path)
 

@@ -154,9 +154,9 @@ def server_step(
             magnitudes += scheme.mechanism.magnitudes(columns, task.task.bound)
             clients += task.clients.tolist()
         elif isinstance(content, np.ndarray):
-            mean.add_counts(task, content)
+            mean.add_counts(task, content)  # type: ignore[arg-type]
         else:
-            columns = scheme.open(content, task) if isinstance(content, bytes) else content  # type: ignore[assignment]
+            columns = scheme.open(content, task) if isinstance(content, bytes) else content
             mean.add_columns(task, columns, weight)  # type: ignore[arg-type]
             magnitude = scheme.mechanism.magnitude(columns, task.bound)
             if magnitude is not None:

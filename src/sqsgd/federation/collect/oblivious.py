@@ -9,9 +9,11 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKey, KEMKeyPair
 from pyhpke.exceptions import PyHPKEError
@@ -174,25 +176,16 @@ class GatewayKey:
     number: int
     private: bytes
 
+    @cached_property
+    def made(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.private)
+
     @property
     def configuration(self) -> bytes:
         """The public part, as devices fetch it."""
         suites = b"".join(_KDF.to_bytes(2) + aead.to_bytes(2) for aead in _AEADS)
-        head = bytes([self.number]) + _KEM.to_bytes(2)
-        return head + self.key.public_key_bytes + len(suites).to_bytes(2) + suites
-
-    @property
-    def key(self) -> _Key:
-        return _Key(self.private)
-
-
-class _Key:
-    def __init__(self, private: bytes) -> None:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-        made = X25519PrivateKey.from_private_bytes(private)
-        self.public_key_bytes = made.public_key().public_bytes_raw()
-        self.hpke = KEMKey.from_pyca_cryptography_key(made)
+        head = bytes([self.number]) + _KEM.to_bytes(2) + self.made.public_key().public_bytes_raw()
+        return head + len(suites).to_bytes(2) + suites
 
 
 def pack_keys(keys: Sequence[GatewayKey]) -> bytes:
@@ -204,7 +197,7 @@ class Gateway:
     """Opens encapsulated requests and seals the answers to them."""
 
     def __init__(self, keys: Sequence[GatewayKey]) -> None:
-        self._keys = {key.number: key.key.hpke for key in keys}
+        self._keys = {key.number: KEMKey.from_pyca_cryptography_key(key.made) for key in keys}
         self.configurations = pack_keys(keys)
 
     def open(self, content: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:

@@ -250,4 +250,6 @@ def load_study(folder: Path) -> Study:
 def _study(values: Mapping[str, Any], where: str) -> Study:
     hints = get_type_hints(Study)
     kinds = {each.name: hints[each.name] for each in fields(Study) if each.init}
+    if missing := [name for name in ("name", "dim", "users") if name not in values]:
+        raise ValueError(f"{where} is incomplete: it has no {', '.join(missing)}")
     return Study(**checks.fields(values, {**kinds, "options": dict}, where))
