@@ -5,6 +5,6 @@ export { Ledger } from "./ledger.js";
 export { Scheme } from "./scheme.js";
 export { normalised, softHog } from "./softhog.js";
 export { checkWeights, probabilities, softmaxGradient, type Gradient } from "./softmax.js";
-export { Refused, Terms, type Report } from "./terms.js";
+export { Refused, type Report, type Terms } from "./terms.js";
 export { makeTask, type Task, type TaskDescription } from "./task.js";
 export { ServiceRefused, Visit, type Compute, type Options, type Round, type Sent, type Summary } from "./visit.js";

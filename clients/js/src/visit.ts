@@ -147,7 +147,8 @@ export class Visit {
   async round(): Promise<Round> {
     const found = parsed(await this.#ask("/round")) as unknown as Round & { study: string };
     if (found.study !== this.terms.id) throw new Refused("changed", "the service now has another study than before");
-    if (!Number.isSafeInteger(found.round) || found.round < 0 || found.round >= this.terms.rounds) {
+    const most = this.terms.rounds - (found.state === "ended" ? 0 : 1);
+    if (!Number.isSafeInteger(found.round) || found.round < 0 || found.round > most) {
       throw new ServiceRefused(0, `round = ${found.round} is not one of this study`);
     }
     return found;
