@@ -89,7 +89,7 @@ export class Ledger {
       if (report.epsilon === undefined && paid(parts) + units(epsilon) > units(this.cap)) {
         throw new Refused("cap", `a report of ε = ${epsilon} would exceed this device's cap of ${this.cap}`);
       }
-      report.epsilon ??= epsilon;
+      if (report.state === "waiting") report.epsilon ??= epsilon;
       return part!;
     });
   }

@@ -194,7 +194,7 @@ export class Visit {
   async #report(number: number, compute: Compute): Promise<void> {
     const { id, scheme } = this.terms, { ledger } = this;
     let report = (await this.reports())[number];
-    if (!report.body) {
+    if (report.state === "waiting" && !report.body) { // another tab may have been faster
       const now = await this.round(), round = report.round ?? now.round;
       if (now.state === "ended" || now.round > round) await this.#finish(number, "missed", false);
       if (now.state !== "open" || now.round !== round) return;
