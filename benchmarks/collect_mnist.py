@@ -3,8 +3,8 @@
     python benchmarks/collect_mnist.py DIR          # the folder with mnist, as for sqsgd train --data-dir
 
 Each device has one image and one token, and draws its round. In its round it computes its gradient at the
-published model, encodes it with secure noise, seals it and sends it. Tokens are signed in one step, and gradients
-and reports are computed for many devices at a time; each report has its own sealed request.
+published model, encodes it with secure noise, seals it and sends it. Tokens are signed in one step, and
+gradients and reports are computed for many devices at a time; each report has its own sealed request.
 """
 
 import argparse
@@ -86,9 +86,9 @@ def main() -> None:
         place, port = Path(stack.enter_context(tempfile.TemporaryDirectory())), free_port()
         folder = place / "study"
         study = make(
-            folder, dim=problem.dim, users=problem.clients, rounds=40, bytes=48, softmax=True,
-            epsilon=chosen.epsilon, visits="drawn", round_seconds=chosen.seconds, begins=int(time.time()) + 15,
-            relay=f"http://127.0.0.1:{port}/digits",
+            folder, dim=problem.dim, users=problem.clients, rounds=40, bytes=48,
+            softmax=True, epsilon=chosen.epsilon, visits="drawn", round_seconds=chosen.seconds,
+            begins=int(time.time()) + 15, relay=f"http://127.0.0.1:{port}/digits",
         )  # fmt: skip
         drawn = np.random.default_rng().integers(study.rounds, size=problem.clients)
         running = stack.enter_context(worker(folder))

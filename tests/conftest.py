@@ -18,6 +18,8 @@ collect_ignore_glob = ["*/conftest.py"]  # two of the same name stop a run of tw
 
 SLOW = (
     "privacy/test_certificate.py::test_the_whole_range",
+    "privacy/test_document.py",
+    "privacy/test_passes.py",
     "cli/test_cli_audit.py",
     "clients/",
     "cli/test_collect.py",
@@ -51,6 +53,7 @@ SLOW = (
     "test_snippets.py",
     "training/test_order.py",
     "training/test_python_api.py",
+    "training/test_record_runs.py",
     "training/test_rates.py",
     "training/test_run_folder.py",
     "training/test_runs",

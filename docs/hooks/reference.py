@@ -154,16 +154,20 @@ def _tree(cls: type) -> ast.Module:
 
 TASKS: dict[str, dict[str, str]] = {
     "Train": {
-        "train": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*", "PrivateRegressor": "*",
+        "train": "", "run": "", "TrainedRun": "*", "RunConfig": "on", "PrivateClassifier": "*",
+        "PrivateRegressor": "*",
     },
     "Make a report, read a report": {
         "make_scheme": "", "SCHEMES": "",
-        "Scheme": "identity fingerprint bits nmse privacy tasks encode encode_many decode aggregate",
+        "Scheme": "identity fingerprint bits nmse privacy tasks encode encode_many record_sum decode "
+        "aggregate",
+        "record_sum": "", "RecordSum": "add mean_of",
         "Task": "", "Aggregate": "add mean", "Privacy": "*", "MalformedReport": "",
     },
     "Draw noise": {"secure_rng": "", "seeded_rng": ""},
     "Plan a budget, state a guarantee": {
-        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*", "CentralGuarantee": "*", "local_epsilon_for": "",
+        "plan": "", "Plan": "*", "central_guarantee": "", "composed_guarantee": "", "Pass": "*",
+        "CentralGuarantee": "*", "local_epsilon_for": "",
         "reconstruction_bound": "",
     },
     "Keep a budget": {"Ledger": "*", "Device": "*"},

@@ -8,9 +8,14 @@
 (51, (1000,))
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
 from sqsgd.core.codec import MalformedReport
 from sqsgd.core.random import Rng, secure_rng, seeded_rng
+from sqsgd.core.records import RecordSum
 from sqsgd.core.task import Task
 from sqsgd.federation.collect.device import Device
 from sqsgd.mechanisms.privquant import PrivQuant
@@ -28,7 +33,10 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.training.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.training.settings import RunConfig
-from sqsgd.training.train import TrainedRun, train
+from sqsgd.training.train import TrainedRun, run, train
+
+if TYPE_CHECKING:
+    from sqsgd.learning.records import record_sum
 
 __version__ = "0.1.0"
 
@@ -46,6 +54,7 @@ __all__ = [
     "Privacy",
     "PrivateClassifier",
     "PrivateRegressor",
+    "RecordSum",
     "Rng",
     "RunConfig",
     "ScalarDP",
@@ -59,7 +68,18 @@ __all__ = [
     "make_scheme",
     "plan",
     "reconstruction_bound",
+    "record_sum",
+    "run",
     "secure_rng",
     "seeded_rng",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``record_sum`` loads torch, so it is imported when it is first used."""
+    if name != "record_sum":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sqsgd.learning.records import record_sum
+
+    return record_sum

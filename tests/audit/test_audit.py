@@ -44,7 +44,8 @@ def test_correct_schemes_pass(name):
         assert tried <= {"noise", "message"}
     else:
         assert found.passed
-        assert tried == MANDATORY - ({"reconstruct", "tally"} if promise.notion == "central" else set())
+        absent = {"reconstruct", "tally"} if promise.notion in ("central", "record") else set()
+        assert tried == MANDATORY - absent
 
 
 @pytest.mark.usefixtures("short")

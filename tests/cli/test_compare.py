@@ -39,7 +39,7 @@ def ran(tmp_path, monkeypatch):
             yield Tick(stage="training", rounds=1, of_rounds=2000, runs=1, of_runs=2, failed=1)
 
         monkeypatch.setattr(sweeps, "run_sweep", run_sweep)
-        monkeypatch.setattr(command, "final_page", lambda *_: None)
+        monkeypatch.setattr(command, "final_page", lambda *_, **__: None)
         return typed(["sqsgd", "compare", "--schemes", "sqsgd,vqsgd", "--out", tmp_path / "out", *more])
 
     return compare
@@ -75,7 +75,7 @@ def test_the_table_and_the_progress_are_printed(ran, tmp_path, capsys):
     assert "edge" not in done.out
     assert "panel" not in done.out  # it is empty
     assert done.out.endswith(f"written to {tmp_path / 'out/report.html'}\n")
-    assert done.error == "training: 1 of 2 runs, 1 failed, round 1 of 2,000\n"
+    assert done.error.endswith("training: 1 of 2 runs, 1 failed, round 1 of 2,000\n")
     command.print_rows([{**ROW, "lr_at_edge": True}], "A title")
     assert "(edge)" in capsys.readouterr().out
     error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}

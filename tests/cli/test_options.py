@@ -1,6 +1,10 @@
 """Values of options, defaults that help shows, progress, and stopping between rounds."""
 
+import io
+import logging
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +14,9 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sqsgd.cli import app
+from sqsgd.cli import app, options
 from sqsgd.cli.options import (
+    Progress,
     given,
     scheme_options,
     stopping_between_rounds,
@@ -94,3 +99,39 @@ def test_two_signals_at_once_are_one_request(capfd):
             signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     assert capfd.readouterr().err.count("stopping") == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_nothing_is_silent(capsys, monkeypatch):
+    """A step that says nothing is shown again; what the library logs is shown; then all is as before."""
+    assert options._SILENT < 2  # seconds
+    monkeypatch.setattr(options, "_SILENT", 0.3)
+    log = logging.getLogger("sqsgd")
+    before = (log.level, list(log.handlers))
+    with Progress(quiet=False) as progress:
+        log.debug("reading %s", "mnist")
+        time.sleep(1.2)  # two lines or more
+        progress.show("round 1 of 3", 1, 3)
+        progress.show("round 2 of 3", 2, 3)
+    first, again, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "reading mnist"
+    assert re.fullmatch(r"reading mnist \(\d+ s\)", again)
+    assert last.startswith("round 1 of 3")  # the first that counts is shown at once
+    assert (log.level, log.handlers) == before
+    with Progress(quiet=True) as progress:
+        progress.show("round 1 of 3", 1, 3)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with Progress(quiet=False) as progress:
+        progress.show("reading mnist")
+        progress.show("round 1 of 3", 1, 3)
+        time.sleep(0.3)  # the bar is drawn ten times in a second
+    assert "round 1 of 3" in terminal.getvalue()

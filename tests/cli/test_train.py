@@ -1,8 +1,10 @@
 """`sqsgd train`: the summary of a run, its progress and its page; `sqsgd report`."""
 
 import json
+import re
 import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from typed import typed
 from sqsgd.cli.output import Ended
 from sqsgd.cli.train import describe, final_page
 from sqsgd.learning.problem import LearningProblem, ModelFailed
+from sqsgd.training import train
 
 SUMMARY = {
     "scheme": "sqsgd",
@@ -38,9 +41,21 @@ def test_the_whole_summary():
         "noise          seeded: for tests alone",
         "payload        64 bytes per client and round, 1/7491 of float32",
         "learning rate  0.123, falling linearly to 0",
-        "time           12 s: gradient 70%, encode 20%, aggregate 10%",
         "written to     runs/a",
     ]
+
+
+def test_the_time_is_the_commands(tmp_path, monkeypatch):
+    """Loading, features and kernels too, which the rounds do not see."""
+    loaded = train.load_data
+    monkeypatch.setattr(train, "load_data", lambda *given: time.sleep(1.0) or loaded(*given))
+    done = typed(f"{TINY} --rounds 2 --out {tmp_path}/run --json")
+    told = json.loads(done.out)
+    assert told["seconds_command"] > told["seconds"] + 1.0
+    done = typed(f"{TINY} --rounds 2 --out {tmp_path}/again")
+    assert re.search(
+        r"^time +[1-9]\d* s, \d+ s of them for rounds: gradient \d+%, encode \d+%", done.out, re.M
+    )
 
 
 TINY = "sqsgd train --dataset tiny:data --model tiny:model --clients 4 --bytes 2 --epsilon 60"

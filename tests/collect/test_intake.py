@@ -153,9 +153,32 @@ def test_connections_race_for_one_invitation(asking):
     assert sorted(each.code if each else "" for each in given) == [""] + ["invitation-used"] * 7
 
 
+def test_postgresql_logs_no_invitation(asking_of, new_url, postgres_server):
+    """A conflict of rows would be logged with the row and the time."""
+    asking = asking_of(new_url)
+    at_once(6, lambda i: persistent(asking, Issue("9e" * 16, f"{i}")))
+    token = asking.report().token
+    at_once(6, lambda _: persistent(asking, asking.report()._replace(token=token)))
+    text = (postgres_server.folder / "log").read_text()
+    assert "9e" * 16 not in text
+    assert token not in text
+
+
 def test_the_same_device_at_both_workers_gets_the_same_answer(asking):
     given = at_once(8, lambda _: persistent(asking, Issue("f" * 32, "the same")))
     assert given == [None] * 8
+
+
+def test_nobody_joins_when_rounds_have_begun(asking_of, url):
+    """Its draw would be among the rounds that are left. A lost answer is still given again."""
+    asking = asking_of(url, visits="drawn", round_seconds=100.0)
+    early, late = Issue("a" * 32, "1"), Issue("b" * 32, "2")
+    assert asking(early) == [None]
+    asking.shift = asking.study.begins - asking.database.now() + 1
+    repeated, refused = asking(early, late)
+    assert (repeated, code(refused)) == (None, "closed")
+    assert code(asking(early._replace(request="3"))[0]) == "invitation-used"
+    assert asking.database.read("SELECT number FROM invitations") == [("a" * 32,)]
 
 
 def test_an_open_study_has_a_rate(asking_of, url):

@@ -53,8 +53,12 @@ class Fleet:
 
 
 def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
-    folder = tmp_path / "study"
-    study = make(folder, url, users=64, rounds=2, fewest=1)
+    storm(tmp_path / "study", url, users=64, kills=2)
+
+
+def storm(folder, url, *, users, kills):
+    """Devices report while workers are killed; then everything is checked. benchmarks/collect_kills.py."""
+    study = make(folder, url, users=users, rounds=2, fewest=1)
     waiting = [Reporter(folder, study) for _ in range(study.users)]
     confirmed, wrong = [], []
     fleet, lock = Fleet(folder), threading.Lock()
@@ -77,7 +81,7 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path, url):
     try:
         for thread in threads:
             thread.start()
-        for reports in sorted(random.sample(range(study.users - 10), 2)):
+        for reports in sorted(random.sample(range(study.users - 10), kills)):
             while len(confirmed) < reports:  # at any moment of what happens around this report
                 assert wrong == []
                 time.sleep(random.uniform(0.0, 0.01))

@@ -1,6 +1,7 @@
 """The nginx configurations of docs/collect.md, in the real nginx, before a real gateway."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -15,6 +16,7 @@ from snippets import blocks
 
 from sqsgd import Device
 from sqsgd.federation.collect import oblivious
+from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.rounds import full_status, opened
 from sqsgd.federation.collect.service import Service
 
@@ -63,6 +65,16 @@ def nginx(folder, text, upstream, port):
 def listens(port):
     with socket.socket() as found:
         return found.connect_ex(("127.0.0.1", port)) == 0
+
+
+def ones(weights):
+    return np.full(weights.size, 0.1, np.float32)
+
+
+def due(device):
+    """When a device visits."""
+    (kept,) = json.loads((device.folder / "reports.json").read_text()).values()
+    return kept["reports"][0]["due"]
 
 
 @contextlib.contextmanager
@@ -129,32 +141,31 @@ def study_behind(tmp_path):
 
 
 def test_a_study_behind_a_relay(tmp_path, study_behind, monkeypatch):
-    """Devices draw, wait, and report; the service sees the front alone, and the keys once."""
-    asked = []
-    answer = Service.answer
+    """Devices join, draw, wait, and report; the service sees the front alone, and the keys once."""
+    asked, answer, now, shift = [], Service.answer, SqliteDatabase.now, [0.0]
 
     async def watched(self, request):
         asked.append(request)
         return await answer(self, request)
 
     monkeypatch.setattr(Service, "answer", watched)
-    study, _, front, _ = study_behind(
-        users=8, rounds=2, visits="drawn", round_seconds=3.0, begins=int(time.time()) + 5, fewest=1
-    )
-    devices = [Device(tmp_path / f"device{i}", max_epsilon=8.0) for i in range(8)]
+    monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift[0])
+    study, _, front, _ = study_behind(users=8, rounds=2, visits="drawn", round_seconds=10000.0, fewest=1)
     waiting = {}
-    for made, invitation in zip(devices, invited(tmp_path / "study", study, 8), strict=True):
-        waiting[made] = made.report(front, lambda w: np.full(w.size, 0.1, np.float32), invitation=invitation)
+    for number, invitation in enumerate(invited(tmp_path / "study", study, 8)):
+        made = Device(tmp_path / f"device{number}", max_epsilon=8.0, clock=lambda: time.time() + shift[0])
+        waiting[made] = made.report(front, ones, invitation=invitation)
         assert waiting[made]["waiting"] == 1
     while any(found["waiting"] for found in waiting.values()):
-        for made in devices:
-            waiting[made] = made.report(front, lambda w: np.full(w.size, 0.1, np.float32))
-        time.sleep(0.05)
+        made = min((each for each in waiting if waiting[each]["waiting"]), key=due)
+        shift[0] = max(shift[0], due(made) - time.time())  # it is time for the next device
+        waiting[made] = made.report(front, ones)
+    shift[0] += 20000.0
     accepted = sum(found["accepted"] for found in waiting.values())
     with opened(tmp_path / "study") as (_, database):
         wait_until(lambda: full_status(database, study)["state"] == "ended", 30)
         found = full_status(database, study)
-    assert (found["all_reports"], found["missed"], found["order"]) == (accepted, 8 - accepted, "run")
+    assert (accepted, found["all_reports"], found["missed"], found["order"]) == (8, 8, 0, "run")
     gateway = [request for request in asked if request.path == oblivious.WELL_KNOWN]
     assert [request.method for request in gateway].count("GET") == 1  # the relay holds one copy
     sizes = {len(request.body) for request in gateway if request.method == "POST"}

@@ -38,7 +38,7 @@ def test_counts_have_the_mean_of_the_reports(name, options, sizes):
 
 @pytest.mark.parametrize(("name", "options", "sizes"), SCHEMES)
 def test_a_report_belongs_to_no_client(name, options, sizes):
-    """With the same noise, every client of a round sends the same codes; those of another round are others."""
+    """With the same noise, every client of a round sends the same codes; another round has others."""
     scheme = make_scheme(name, **sizes, **options)
     own = make_scheme(name, **sizes, **{**options, "rotation": "client"})
     x = np.random.default_rng(5).normal(size=scheme.dim).astype(np.float32)

@@ -97,7 +97,7 @@ def prepared(tmp_path, arrays=BIG, **options) -> SqsgdStrategy:
     [
         ({}, "sqsgd-stateless", SHORT, True),
         ({"decay": "none"}, "sqsgd-stateless", SHORT, False),
-        ({"sends": "gradient"}, "sqsgd-stateless", 1.0, True),  # twenty rounds
+        ({"sends": "gradient"}, "sqsgd", 0.3, True),  # of twenty averages
         ({"scheme": "sqsgd"}, "sqsgd", SHORT, True),
         ({"options": {"code": "signs"}}, "sqsgd", 1.0, False),  # reports with norms follow them
         ({"options": {"code": "signs"}, "decay": "linear"}, "sqsgd", 1.0, True),

@@ -14,9 +14,9 @@ from sqsgd.learning.gradients import (
     batched_gradients,
     get_flat,
     head_gradients,
+    in_threads,
     linear_head,
     loss_gradient,
-    loss_gradients,
     parameter_count,
     set_flat,
 )
@@ -69,7 +69,7 @@ def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order(workers):
             yield taken[-1]
 
     threads = threading.active_count()
-    reader = loss_gradients(model, batches(), workers=workers)
+    reader = in_threads(lambda one: loss_gradient(model, *one), batches(), workers)
     found = [next(reader)]
     assert len(taken) == min(4 * workers, 14)  # not all of them are in memory
     for (loss, gradient), one in zip([*found, *reader], taken, strict=True):

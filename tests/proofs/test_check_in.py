@@ -21,8 +21,7 @@ def law(near):
 def view_law(near, rounds, come):
     """The law of the rounds' multisets.
 
-    ``near(round, user, past)``: the near symbol, which may depend on earlier multisets. ``come(user, round)``:
-    the chance that a device comes.
+    ``near(round, user, past)``: the near symbol, given the past; ``come(user, round)``: its chance to come.
     """
     users, found = 3, defaultdict(Fraction)
     for draws in itertools.product(range(rounds), repeat=users):
@@ -121,7 +120,7 @@ def test_the_bound_is_nearly_reached_and_fails_where_rounds_are_known():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_drop_outs_by_user_and_by_round(seed):
-    """C1: a factor of the user times one of the round. Given n reports, of which one is the target's, n counts.
+    """C1: a factor of the user times one of the round. Given that n reports came, n counts.
 
     Views without the target do not depend on it, so they only lower the divergence.
     """

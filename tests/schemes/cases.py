@@ -129,6 +129,13 @@ CASES = [
     Case(name="terngrad", notion="none", tiny=None),
     Case(name="dgc", notion="none", mean_bytes=64 * 4, tiny=None),
     Case(name="dgc", options={"count": 1}, notion="none", waits=True, bias=1.0, tiny=None),
+    Case(name="sqsgd-record", notion="record", tiny=None),
+    Case(
+        name="sqsgd-record",
+        options={"reports": 20, "batching": "disjoint", "rate": 0.1},
+        notion="record",
+        tiny=None,
+    ),
     Case(name="cpsgd", notion="central", whole_epsilon=False, tiny=None),
     Case(name="cpsgd", options={"levels": 4, "reach": 2.0}, notion="central", whole_epsilon=False, tiny=None),
     Case(
@@ -141,6 +148,8 @@ PRIVATE = [case for case in CASES if case.notion != "none"]
 def task(scheme, client=0, **changes):
     """A task with a bound that unit vectors fit: of norms, or of rotated coordinates."""
     bound = 5.0 / scheme.mechanism.dim**0.5 if scheme.mechanism.traits.bounds_coordinates else 1.5
+    if scheme.sums_records:  # of vectors half as long
+        bound *= 2
     return Task(**{"round": 4, "client": client, "seed": 11, "dim": scheme.dim, "bound": bound, **changes})
 
 

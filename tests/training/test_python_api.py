@@ -1,6 +1,7 @@
 """``sqsgd.train``: the command's run from Python, with objects of one's own."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -42,6 +43,39 @@ class Broken(Ranked):
 
     def metrics(self, outputs, labels):
         return {"worst": 1 / 0}
+
+
+def test_rounds_are_read_one_by_one(tmp_path, caplog):
+    """Without a callback: a loop that is broken off goes on, here or elsewhere, to the same model."""
+    caplog.set_level(logging.INFO, logger="sqsgd")
+    whole = sqsgd.train(model="linear", out=tmp_path / "whole", report=False, **SMALL)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "reading mnist5k"
+    assert any(line.startswith("round 2 of 4: accuracy ") for line in lines)
+    assert not any(line.startswith("round 3 of 4: ") for line in lines)  # not measured: debug
+    rounds = sqsgd.run(model="linear", out=tmp_path / "run", **SMALL)
+    assert (len(rounds), rounds.folder) == (4, tmp_path / "run")
+    for record in rounds:
+        assert record.to_dict()["round"] == record.round
+        if record.round == 1:
+            break
+    with pytest.raises(ValueError, match="is not finished: read all of its rounds"):
+        _ = rounds.result
+    assert [record.round for record in rounds] == [2, 3]
+    assert list(rounds) == []
+    assert (tmp_path / "run" / "report.html").exists()
+    for here, there in zip(rounds.result.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(here, there)
+    other = sqsgd.run(model="linear", out=tmp_path / "other", report=False, **SMALL)
+    for _ in other:
+        break
+    again = sqsgd.run(out=tmp_path / "other", resume=True, report=False)
+    assert [record.round for record in again] == [1, 2, 3]
+    assert without_times(tmp_path / "other") == without_times(tmp_path / "whole")
+    shown = repr(whole)
+    assert shown.startswith("TrainedRun(accuracy 0.")
+    assert "epsilon 60 per report, 4 rounds, folder=" in shown
+    assert len(shown) < 250
 
 
 def without_times(folder):

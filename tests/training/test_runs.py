@@ -196,14 +196,13 @@ def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
         for seed in range(seeds):
             folder = tmp_path / f"{epsilon} {seed}"
             run = prepared(folder, scheme=scheme, epsilon=epsilon, bytes=16, rounds=40, seed=seed)
-            assert bool(train.outlook(run.config, run.problem.dim)) is (seeds > 1)
+            assert bool(train.outlook(run.config, run.scheme)) is (seeds > 1)
             reached.append(list(started(run))[-1].accuracy)
         assert np.mean(reached) < 0.5 if seeds > 1 else reached[0] > 0.9
     told = [
-        train.outlook(
-            make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": lr}), run.problem.dim
-        )
+        train.outlook(config, config.make_scheme(run.problem.dim))
         for lr in (0.0, 0.1)
+        for config in [make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": lr})]
     ]
     assert told[0] == told[1]  # no rate helps
     assert told[0].startswith(f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12")

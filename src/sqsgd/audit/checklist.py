@@ -10,6 +10,7 @@ from sqsgd.audit.findings import Audit, Finding, judged, skipped
 from sqsgd.audit.goodness_of_fit import law_of_codes, law_of_outputs, law_of_sparse_codes
 from sqsgd.audit.messages import guessed_directions, message_checks
 from sqsgd.audit.noise import noise_checks
+from sqsgd.audit.records import record_checks
 from sqsgd.audit.subject import Subject
 from sqsgd.core.codec import MalformedReport
 from sqsgd.mechanisms.sparse import SparseMatches
@@ -40,6 +41,8 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
         by_notion = [Step("guarantee", lambda _subject: [skipped("ratio", "promise", sentence)])]
     elif notion == "central":
         by_notion = [Step("the sum of reports", central_checks)]
+    elif notion == "record":
+        by_notion = [Step("distinguishing records", record_checks)]
     else:
         by_notion = [
             Step("likelihood ratios, small budgets", listed_ratio),

@@ -71,6 +71,8 @@ def _columns(subject: Subject) -> Finding:
     sentence = f"{extra or 'None'} of {len(layout)} columns hold floats, which no finite law covers."
     if extra and mechanism.privacy.arithmetic == "real":
         extra, sentence = 0, "A column is float32, as documented: the guarantee assumes real arithmetic."
+    if extra and mechanism.privacy.notion == "record":
+        extra, sentence = 0, "All columns are computed from whole numbers that are private already."
     if isinstance(mechanism, Quantized):
         due, quantizer = 1 + (mechanism.symbol is not None), mechanism.quantizer
         shape = (layout[0].count, layout[0].alphabet) == (quantizer.dim, quantizer.levels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, SchemeName, SchemeOption, scheme_options
+from sqsgd.cli.options import Bytes, Dim, Epsilon, Json, Progress, SchemeName, SchemeOption, scheme_options
 from sqsgd.cli.output import FAILED, WRONG_USAGE, print_result, print_table, wrapped
 
 if TYPE_CHECKING:
@@ -56,11 +55,11 @@ def audit(
 
     def findings() -> Iterator[Finding]:
         for number, step in enumerate(planned, start=1):
-            if sys.stderr.isatty():
-                typer.echo(f"{number} of {len(planned)}: {step.name}", err=True)
+            progress.show(f"{number} of {len(planned)}: {step.name}")
             yield from step.findings(subject)
 
-    found = gathered(subject, findings())
+    with Progress(quiet=as_json) as progress:
+        found = gathered(subject, findings())
     written = [str(path) for path in write_audit(found, out)] if out is not None else []
     if not as_json:
         _print(found)

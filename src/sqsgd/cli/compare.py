@@ -18,7 +18,7 @@ from sqsgd.training.settings import RunConfig, cores
 from sqsgd.training.summary import Headline
 
 if TYPE_CHECKING:
-    from sqsgd.training.sweep import Sweep, Tick, Values
+    from sqsgd.training.sweep import Sweep, Values
 
 PANEL = "Options of every run; --seed: the first of the seeds"
 
@@ -79,15 +79,20 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
 
     if out is not None:
         check_folder(sweep, out, resume=resume)
-    lines = check_runs(sweep)
+    with options.Progress(quiet=as_json) as progress:
+        progress.show("loading torch", now="torch" not in sys.modules)
+        lines = check_runs(sweep)
     out = new_folder(name) if out is None else out
     open_folder(sweep, out, resume=resume)
     for line in () if resume else lines:
         typer.echo(line, err=True)
     try:
-        with options.stopping_between_rounds() as signals:
-            ticks = run_sweep(sweep, out, jobs=jobs or cores(), stop=signals)
-            options.show_progress(ticks, _progress, quiet=as_json, seconds=60)
+        with options.stopping_between_rounds() as signals, options.Progress(quiet=as_json) as progress:
+            for tick in run_sweep(sweep, out, jobs=jobs or cores(), stop=signals):
+                failed = f", {tick.failed} failed" if tick.failed else ""
+                where = f"round {tick.rounds:,} of {tick.of_rounds:,}"
+                text = f"{tick.stage}: {tick.runs} of {tick.of_runs} runs{failed}, {where}"
+                progress.show(text, tick.rounds, tick.of_rounds)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     except OSError as error:
@@ -104,7 +109,7 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
         raise Ended(f"no run finished, so there is no page: {reasons[0] if reasons else f'see {out}'}")
     edge = ", ".join(f"{row['panel']} {row['arm']}".strip() for row in rows if row["lr_at_edge"])
     note = f" (a better learning rate may not have been tried: {edge})" if edge else ""
-    final_page(out / "runs", page, sweep.title + note)
+    final_page(out / "runs", page, sweep.title + note, quiet=as_json)
     print_result(as_json, {"folder": str(out), "page": str(page), "rows": rows}, f"written to {page}")
     if any(row["runs"] == 0 for row in rows):
         sys.exit(1)
@@ -130,13 +135,6 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
         })  # fmt: skip
     used = [name for name in table[0] if any(cells[name] for cells in table)]
     print_table(used, [[cells[name] for name in used] for cells in table], title=title)
-
-
-def _progress(tick: Tick) -> tuple[int, int, str]:
-    failed = f", {tick.failed} failed" if tick.failed else ""
-    rounds = f"round {tick.rounds:,} of {tick.of_rounds:,}"
-    text = f"{tick.stage}: {tick.runs} of {tick.of_runs} runs{failed}, {rounds}"
-    return tick.rounds, tick.of_rounds, text
 
 
 @options.takes(RunConfig, without=("scheme", "name"), panel=PANEL)

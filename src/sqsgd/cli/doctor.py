@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from sqsgd._internal.checks import integer, real
-from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, group
+from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, Progress, group
 from sqsgd.cli.output import EXTRAS, cell, print_fields, print_json, print_result, print_table, wrapped
 from sqsgd.learning.files import FETCHABLE
 
@@ -39,7 +39,8 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
 
     Exits with 1 if something is wrong that everything depends on; extras and datasets may be missing.
     """
-    checks = list(examine(data_dir))
+    with Progress(quiet=as_json):
+        checks = list(examine(data_dir))
     works = all(check.state == "good" for check in checks if check.group == "basics")
     if as_json:
         print_json({"works": works, "checks": [asdict(check) for check in checks]})

@@ -41,13 +41,16 @@ def show(
         "owner": found["owner"],
         "witness": found["witness"],
         "after crash": found["interrupted"],
-        "cap": repr(found["max_epsilon"]),
+        "cap": repr(found["max_epsilon"]) + ("" if found["unit"] == "epsilon" else f" ({found['unit']})"),
         "spent": f"{found['spent']!r} in {found['reports']:,} reports",
         "left": repr(found["left"]),
     }
     print_fields([(name, text) for name, text in fields.items() if text], 12)
     if found["by_scheme"]:
-        rows = [[row["scheme"], f"{row['reports']:,}", repr(row["spent"])] for row in found["by_scheme"]]
+        rows = [
+            [row["scheme"], f"{row['reports']:,}", "" if row["spent"] is None else repr(row["spent"])]
+            for row in found["by_scheme"]
+        ]
         print_table(("scheme", "reports", "spent"), rows)
     if found["last"]:
         columns = ("line", "time", "task", "round", "scheme", "purpose", "epsilon")
@@ -113,21 +116,29 @@ def _opened(path: Path, witness: Path | None) -> Ledger:
 def _summary(ledger: Ledger, last: int) -> dict[str, Any]:
     from sqsgd._internal.exact import from_units, rounded_down, rounded_up, to_units
 
+    per_record = ledger.unit != "epsilon"
     entries, cap, schemes = ledger.entries, Fraction(ledger.max_epsilon), dict[str, list[int]]()
     for entry in entries:
         schemes.setdefault(entry.scheme, []).append(to_units(entry.epsilon))
-    spent = from_units(sum(map(sum, schemes.values())))  # of the entries shown: a client may spend meanwhile
+    spent = (
+        ledger.spent if per_record else from_units(sum(map(sum, schemes.values())))
+    )  # of the entries shown: a client may spend meanwhile
     return {
         "path": str(ledger.path),
         "owner": ledger.owner,
         "witness": str(ledger.witness or ""),
         "interrupted": ledger.interrupted,
+        "unit": ledger.unit,
         "max_epsilon": rounded_down(cap),
         "spent": rounded_up(spent),
         "left": rounded_down(max(Fraction(0), cap - spent)),
         "reports": len(entries),
         "by_scheme": [
-            {"scheme": scheme, "reports": len(costs), "spent": rounded_up(from_units(sum(costs)))}
+            {
+                "scheme": scheme,
+                "reports": len(costs),
+                "spent": None if per_record else rounded_up(from_units(sum(costs))),
+            }
             for scheme, costs in sorted(schemes.items())
         ],
         "last": [dataclasses.asdict(entry) for entry in (entries[-last:] if last else [])],

@@ -6,22 +6,23 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
+import logging
 import math
 import os
 import signal
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 import click
 import typer
 from click.core import ParameterSource
 
-_T = TypeVar("_T")
 _Command = Callable[..., None]
 
 
@@ -58,8 +59,9 @@ Column = Annotated[
     typer.Option(help="Of a table: name=low:high (public range) or name=a,b,c (categories); repeatable."),
 ]
 
+_SILENT = 1.5  # seconds after which a step is shown again
 SETTINGS = {
-    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds.",
+    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function.",
     "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
     "label": "Of a table: the column to predict, a class, or a number if it has a range.",
     "owner": "Of a table: the column that says whose row it is; without one, each is somebody else's.",
@@ -69,19 +71,28 @@ SETTINGS = {
     "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
     "several with weights: soft-hog:0.7+font-digits:0.7.",
     "clients": "Number of clients; 0: every owner that the data name, or 10.",
-    "participation": "all, a number of clients per round, or once: one round per client.",
+    "participation": "all, a number of clients per round, a fraction (0.1), or once: one report each.",
+    "reports": "Of each client, with once: one in each pass through all of them, in a new secret order.",
+    "visits": "1: each client sends all its reports in one round; 0: one in each pass.",
     "minibatch": "With a number as participation: one batch of each client.",
+    "local_epochs": "Federated averaging: passes of a client over its data in each round; 0: none.",
+    "local_lr": "Learning rate of a client's own steps.",
     "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
     "batch": "Batch size of a client.",
-    "epsilon": "Privacy budget of one report.",
+    "epsilon": "Privacy budget of one report; per record, of the whole run.",
     "bytes": "Bytes for the packed codes of one report.",
-    "rounds": "Number of rounds; 0: 600, or 10 to 100 if each client reports once.",
+    "rounds": "Number of rounds; 0: 600, or 10 to 100 with once.",
     "lr": "Learning rate; 0: computed from the budget.",
     "optimizer": "sgd, momentum or adam.",
     "decay": "Decay of the rate: linear (auto), to zero, or none.",
     "bound": "Initial bound; 0: the scheme's own.",
     "track": "Adapt the bound to privatised magnitudes.",
-    "clip_norm": "Radius to clip gradient plus residual to; 0: none.",
+    "clip_norm": "Radius to clip gradient plus residual to, or every record; 0: none, or chosen.",
+    "delta": "Per record: delta of the whole run.",
+    "sampling": "Per record: share of a client's records in a report; 0: as few as cost no noise.",
+    "batching": "Per record: poisson or disjoint batches.",
+    "records": "Per record: public number of a client's records; 0: rows / clients.",
+    "normalise": "Per record: scale every gradient to the clip norm.",
     "alpha": "Factor of the gradient that goes to the residual.",
     "beta": "Factor of the gradient that goes into the report.",
     "ledgers": "Folder of the clients' own ledgers.",
@@ -194,30 +205,80 @@ def columns(pairs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def show_progress(
-    items: Iterable[_T], describe: Callable[[_T], tuple[int, int, str]], *, quiet: bool, seconds: float
-) -> None:
-    """Use up the items; show a bar on a terminal, elsewhere a line on standard error every few seconds.
+class Progress(logging.Handler):
+    """What a command is doing: a bar on a terminal, elsewhere lines on standard error.
 
-    ``describe``: how much of how much is done after an item, and a text.
+    It also shows what the library logs. A step that says nothing for two seconds is shown again with its
+    seconds, after four minutes more rarely: tests/cli/test_options.py::test_nothing_is_silent.
     """
-    if quiet or not sys.stdout.isatty():
-        due = 0.0
-        for item in items:
-            text = describe(item)[2]
-            if not quiet and time.monotonic() >= due:
-                due = time.monotonic() + seconds
-                typer.echo(text, err=True)
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__()
+        self._lines, self._bar = not (quiet or sys.stdout.isatty()), None if quiet else _bar()
+        self._text, self._shown, self._counted = "starting", "", False
+        self._began = self._since = time.monotonic()
+        self._due, self._ended, self._guard = self._began + _SILENT, threading.Event(), threading.RLock()
+
+    def __enter__(self) -> Self:
+        log = logging.getLogger("sqsgd")
+        self._level = log.level
+        log.addHandler(self)
+        log.setLevel(logging.DEBUG)
+        if self._bar is not None:
+            self._bar.start()
+        elif self._lines:
+            threading.Thread(target=self._repeat, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        log = logging.getLogger("sqsgd")
+        log.removeHandler(self)
+        log.setLevel(self._level)
+        if self._bar is not None:
+            self._bar.stop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.show(record.getMessage())
+
+    def show(self, text: str, done: int = 0, total: int | None = None, *, now: bool = False) -> None:
+        """Show a step, and how much of how much is done; the first that counts is shown now."""
+        with self._guard:
+            if text != self._text:
+                self._text, self._since = text, time.monotonic()
+            now = now or (total is not None and not self._counted)
+            self._counted = self._counted or total is not None
+            if self._bar is not None:
+                counts = {} if total is None else {"completed": done, "total": total}
+                self._bar.update(self._bar.task_ids[0], description=text, **counts)
+            elif self._lines and (now or time.monotonic() >= self._due):
+                self._print()
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(0.1):
+            with self._guard:
+                if time.monotonic() >= self._due and not self._ended.is_set():
+                    self._print()
+
+    def _print(self) -> None:
+        now = time.monotonic()
+        waited = f" ({now - self._since:.0f} s)" if self._text == self._shown else ""
+        typer.echo(f"{self._text}{waited}", err=True)
+        self._shown, self._due = self._text, now + min(30.0, max(_SILENT, (now - self._began) / 120))
+
+
+def _bar() -> Any:
+    """A bar on a terminal; else None."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
 
     bar = BarColumn(None, table_column=Column(ratio=1))  # it becomes shorter, so that no text is cut
-    with Progress(bar, TimeRemainingColumn(), TextColumn("{task.description}"), expand=True) as progress:
-        task = progress.add_task("starting", total=None)
-        for item in items:
-            done, total, text = describe(item)
-            progress.update(task, completed=done, total=total, description=text)
+    columns = (bar, TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    shown = Progress(*columns, expand=True, transient=True)
+    shown.add_task("starting", total=None)
+    return shown
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 import traceback
 from collections.abc import Iterable, Sequence
 
@@ -29,12 +30,18 @@ EXTRAS = {
 }
 """What each extra must be able to import."""
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
+_began = [time.perf_counter()]  # of this command; in tests, of the last that was run
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def print_json(value: object) -> None:
     """Print JSON; ValueError for infinity and NaN, which JSON cannot represent."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def seconds() -> float:
+    """Since the command began, with the time in which Python loaded it."""
+    return time.perf_counter() - _began[0]
 
 
 def print_result(as_json: bool, value: object, *lines: str) -> None:
@@ -95,6 +102,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     ----------
     * No command fails in JSON mode without JSON: tests/cli/test_cli_failures.py.
     """
+    if len(_began) > 1:
+        _began[:] = [time.perf_counter()]
+    _began.append(0.0)
     as_json = "--json" in itertools.takewhile("--".__ne__, arguments)  # options end at --
     try:
         # In standalone mode click itself shows usage errors and ends the process.

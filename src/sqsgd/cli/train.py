@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sqsgd._internal.files import NUMBERS
 from sqsgd.cli import options
-from sqsgd.cli.output import Ended, explained, print_result, wrapped
+from sqsgd.cli.output import Ended, explained, print_result, seconds, wrapped
 from sqsgd.training.settings import FIELDS, PAPER_EPSILON, RunConfig
-from sqsgd.training.summary import ACCURACY, Headline, read_headline
-
-if TYPE_CHECKING:
-    from sqsgd.training.state import Record
+from sqsgd.training.summary import ACCURACY, Headline, reached, read_headline, told
 
 
 @options.takes(RunConfig, epsilon=PAPER_EPSILON)
@@ -35,49 +33,46 @@ def train(
     **_settings: Any,
 ) -> None:
     """Train a model over simulated clients; writes a run folder and prints a summary."""
-    from sqsgd.learning.problem import ModelFailed
-    from sqsgd.training.sweep import experiment_file
-    from sqsgd.training.train import begin
-
     values = {**typed_values(context, option), **options.columns(column or [])}
-    run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
-    for line in () if resume else run.notes:
-        typer.echo(line, err=True)
-    try:
-        with options.stopping_between_rounds() as signals:
-            records = run.rounds(state, stop=lambda: bool(signals))
-            options.show_progress(records, _progress(run.config.rounds), quiet=as_json, seconds=30)
-        if not (run.folder / "summary.json").exists():
-            raise Ended(f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0])
-    except (ModelFailed, OSError) as error:
-        reason = explained(error)[0] if isinstance(error, OSError) else error
-        raise Ended(f"{reason}; the last checkpoint in {run.folder} is intact") from error
+    with options.Progress(quiet=as_json) as progress:
+        progress.show("loading torch", now="torch" not in sys.modules)  # meanwhile no other thread may run
+        from sqsgd.learning.problem import ModelFailed
+        from sqsgd.training.sweep import experiment_file
+        from sqsgd.training.train import begin
+
+        run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
+        for line in () if resume else run.notes:
+            typer.echo(line, err=True)
+        try:
+            with options.stopping_between_rounds() as signals:
+                measured, rounds = "", run.config.rounds
+                for record in run.rounds(state, stop=lambda: bool(signals)):
+                    measured = reached(record, measured)
+                    progress.show(told(record, rounds, measured), record.round + 1, rounds)
+            if not (run.folder / "summary.json").exists():
+                raise Ended(
+                    f"stopped; resume with: sqsgd train --resume --out {run.folder}", 128 + signals[0]
+                )
+        except (ModelFailed, OSError) as error:
+            reason = explained(error)[0] if isinstance(error, OSError) else error
+            raise Ended(f"{reason}; the last checkpoint in {run.folder} is intact") from error
     summary, page = json.loads((run.folder / "summary.json").read_text()), run.folder / "report.html"
     if not as_json:  # printed even if the page cannot be written
         typer.echo(wrapped(describe(summary, run.folder), 15))
-    final_page(run.folder, page)
-    whole = {**summary, "folder": str(run.folder), "page": str(page)}
-    print_result(as_json, whole, f"page           {page}")
+    final_page(run.folder, page, quiet=as_json)
+    whole = {**summary, "folder": str(run.folder), "page": str(page), "seconds_command": seconds()}
+    steps = ("gradient", "encode", "aggregate")
+    shares = ", ".join(
+        f"{each} {summary[name]:.0%}" for each in steps if (name := f"share_{each}") in summary
+    )
+    parts = f"time           {seconds():.0f} s, {summary['seconds']:.0f} s of them for rounds: {shares}"
+    print_result(as_json, whole, parts, f"page           {page}")
 
 
 def typed_values(context: typer.Context, option: list[str] | None) -> dict[str, Any]:
     """The configuration that was typed; the scheme's options under ``options``."""
     values = options.given(context, FIELDS)
     return {**values, "options": options.scheme_options(option)} if option else values
-
-
-def _progress(rounds: int) -> Callable[[Record], tuple[int, int, str]]:
-    reached = ""
-
-    def describe(record: Record) -> tuple[int, int, str]:
-        nonlocal reached
-        if found := read_headline(record.to_dict()):
-            reached = f"{found[0].name} {found[0].shown(found[1])}, "
-        spent = f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
-        done = record.round + 1
-        return done, rounds, f"round {done:,} of {rounds:,}: {reached}{spent}"
-
-    return describe
 
 
 def _measured(summary: dict[str, Any]) -> Iterator[str]:
@@ -94,15 +89,18 @@ def _measured(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def describe(summary: dict[str, Any], folder: Path) -> str:
-    steps = ("gradient", "encode", "aggregate")
-    shares = ", ".join(f"{step} {summary[f'share_{step}']:.0%}" for step in steps)
     private = summary["notion"] != "none"
     epsilon = f"{summary['epsilon']:g}" if private else "infinite (not private)"
     total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
-        spent = f"{epsilon} per report, which is the total: no user sends two"
+        reports = summary.get("reports", 1)
+        spent = f"{epsilon} per report; {total} in total: no user sends more than {reports:,}"
+        spent = spent if reports > 1 else f"{epsilon} per report, which is the total: no user sends two"
         if summary.get("protects") == "row":
             spent = f"{epsilon} for each row, not for an owner of several: no column names the owners"
+    elif summary["notion"] == "record":
+        delta = f"{summary['delta']:g}"
+        spent = f"({total}, {delta}) for each record in the whole run; ({epsilon}, {delta}) for one round"
     else:
         spent = f"{epsilon} per round; {total} for a client that takes part in all rounds"
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
@@ -119,7 +117,6 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         "central": summary.get("central_note"),
         "payload": f"{summary['bytes_up']} bytes per client and round, {ratio}",
         "learning rate": f"{summary['lr']:.3g}{falling}",
-        "time": f"{summary['seconds']:.0f} s: {shares}",
         "written to": folder,
     }
     rest = (f"{name:14} {text}" for name, text in lines.items() if text is not None)
@@ -160,12 +157,14 @@ def report(
     print_result(as_json, [str(path) for path in written], *(f"written to {path}" for path in written))
 
 
-def final_page(folder: Path, out: Path, title: str | None = None) -> None:
+def final_page(folder: Path, out: Path, title: str | None = None, *, quiet: bool = False) -> None:
     """Write the page of finished runs; if that fails, say how to write it later, and end with status 1."""
-    from sqsgd.report.page import write_report
-
     try:
-        write_report([folder], out, title)
+        with options.Progress(quiet=quiet) as progress:
+            progress.show("writing the page")
+            from sqsgd.report.page import write_report
+
+            write_report([folder], out, title)
     except (OSError, ImportError) as error:
         again = ["sqsgd", "report", str(folder), "--out", str(out), *(["--title", title] if title else [])]
         reason = explained(error)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from sqsgd.core.codec import Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import Codes, Estimate, Indices, Part, Vectors
 
-Notion = Literal["local", "per-weight", "central", "none"]
+Notion = Literal["local", "record", "per-weight", "central", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,9 @@ class Privacy:
     """The privacy guarantee of one report; ``epsilon`` is never above the requested one.
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
-    ``"per-weight"`` (the same between vectors that differ in one coordinate), ``"central"`` (of the sum
-    of reports, under secure aggregation) or ``"none"``.
+    ``"record"`` (adding or removing one of a client's records, against the server itself; ``epsilon`` and
+    ``delta`` are then of ``reports`` reports together), ``"per-weight"`` (ε-LDP between vectors that differ
+    in one coordinate), ``"central"`` (of the sum of reports, under secure aggregation) or ``"none"``.
 
     >>> from sqsgd import make_scheme
     >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
@@ -36,6 +38,14 @@ class Privacy:
     delta: float = 0.0
     arithmetic: Literal["exact", "real"] = field(default="exact", repr=False)
     """``"real"``: ε is proved in real arithmetic only, and the report is drawn with floats."""
+    rho: Fraction = field(default=Fraction(), repr=False)
+    """Per record: ρ-zCDP of each report for each record that it uses, exactly."""
+    rate: float = field(default=1.0, repr=False)
+    """Per record: the chance that a report uses a record."""
+    turns: int = field(default=1, repr=False)
+    """Per record: a record is in one of so many reports, where batches are disjoint."""
+    reports: int = field(default=1, repr=False)
+    """Per record: how many reports ``epsilon`` and ``delta`` are for."""
 
     @property
     def is_private(self) -> bool:
@@ -50,7 +60,7 @@ class Privacy:
     @property
     def protects_single_reports(self) -> bool:
         """Whether the guarantee holds against a server that sees each report by itself."""
-        return self.notion in ("local", "per-weight")
+        return self.notion in ("local", "record", "per-weight")
 
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
@@ -68,6 +78,8 @@ class Traits:
     """``bound`` limits the magnitude of each coordinate; otherwise it limits the l2 norm."""
     chooses: bool = False
     """The mechanism chooses the coordinates that a report is about: see ``Mechanism.coordinates``."""
+    records: float = 1.0
+    """The public number that a sum of records is divided by."""
     blanket: tuple[Densities, ...] = ()
     """The high and the low density of each part of a report, for ``sqsgd.central_guarantee``.
 
@@ -172,6 +184,9 @@ class Mechanism(Part):
         # where the bound limits coordinates, it is three deviations of a Gaussian one
         return math.sqrt(self.dim) / 3 if self.traits.bounds_coordinates else 1.0
 
-    @abstractmethod
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        """ln of the density of ``columns`` given x, over all randomness of ``randomize``."""
+        """ln of the density of ``columns`` given x, over all randomness of ``randomize``.
+
+        Not offered per record, where the columns are processed further after the noise.
+        """
+        raise NotImplementedError

@@ -19,6 +19,7 @@ from sqsgd.core import codec
 from sqsgd.core.codec import Columns
 from sqsgd.core.mechanism import Mechanism, Privacy
 from sqsgd.core.random import Rng, check_rng, idle_rng
+from sqsgd.core.records import RecordSum
 from sqsgd.core.task import MOST_DIM, Task, Tasks, in_order, parts_of
 from sqsgd.core.transforms import Estimate, Indices, Transform, Vectors
 
@@ -55,6 +56,8 @@ class Scheme:
     """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+    average: float = 0.0
+    """A report is about the running average of the client's gradients, with this share of the last one."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -79,7 +82,7 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.mechanism.traits.chooses
+        return self.residual and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:
@@ -172,6 +175,8 @@ class Scheme:
         check_rng(rng)
         self._check(task)
         self.check_clip(task.clip)
+        if isinstance(x, RecordSum):
+            return self._randomize_records(x, task, rng)
         y = clipped(checks.shaped("x", x, self.dim), task.clip)
         try:
             self._check_finite(y)
@@ -181,6 +186,28 @@ class Scheme:
             checks.vector("x", x, self.dim)  # names the coordinate
             raise
         return self.mechanism.randomize(y, task.bound, rng)
+
+    @property
+    def sums_records(self) -> bool:
+        """Reports are of sums of records: the guarantee is per record."""
+        return self.privacy.notion == "record"
+
+    def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
+        """An empty sum of records for this task; it takes the coordinates that ``block`` gives."""
+        self._check(task)
+        block = None if self.block(task) is None else (task.round, task.seed)
+        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, block=block)
+
+    def block(self, task: Task) -> Indices | None:
+        """The coordinates of a record's vector that a sum of records is about; None: all of them."""
+        return self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+
+    def _randomize_records(self, x: RecordSum, task: Task, rng: Rng) -> Columns:
+        if not self.sums_records:
+            raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
+        if x.block != self.record_sum(task).block:
+            raise ValueError("x is a sum of other coordinates: make it with scheme.record_sum(task)")
+        return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
         """The messages of many clients, one row each for each row of ``x``, with the law of ``encode``.
@@ -225,6 +252,8 @@ class Scheme:
 
         tests/schemes/test_coordinatewise.py::test_clipping_would_break_the_guarantee_of_single_weights.
         """
+        if clip is not None and self.sums_records:
+            raise ValueError(f"clip = {clip!r}: {self.name!r} clips every record to the bound; omit clip")
         if clip is not None and self.privacy.notion == "per-weight":
             raise ValueError(
                 f"clip = {clip!r}: clipping scales all weights by their common norm, and {self.name!r} with "

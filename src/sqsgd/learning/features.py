@@ -7,8 +7,8 @@ length, which bounds the gradient of a softmax. Several with weights make a mixt
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import click
 import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
@@ -30,6 +29,7 @@ Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
 PRETRAINED = "pretrained-linear"  # starts from the public head of its features
 _BATCH = 1000
+_LOG = logging.getLogger("sqsgd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,6 @@ class Extractor:
     needs: str = ""  # which inputs ``fits`` accepts, in words
     fits: Callable[[tuple[int, ...]], bool] = lambda _: True
     head: Callable[[], torch.Tensor] | None = None  # a softmax on the rows, trained on public data
-    slow: bool = False  # show the progress
 
 
 def extracted(dataset: Dataset, name: str) -> Dataset:
@@ -126,11 +125,12 @@ def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor
             raise ValueError(f"{where}: {one_line(error)}") from error
         return unit(found.flatten(1).float())
 
-    batches = torch.split(inputs, _BATCH)
-    shown = click.progressbar(batches, label=f"features {name}", file=sys.stderr, hidden=not extractor.slow)
-    with torch.inference_mode(), shown as steps:
-        together = torch.cat([rows(batch) for batch in steps])
-        alone = rows(inputs[:1])
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(inputs), _BATCH):
+            _LOG.debug("features %s: %s of %s inputs", name, f"{start:,}", f"{len(inputs):,}")
+            found.append(rows(inputs[start : start + _BATCH]))
+        together, alone = torch.cat(found), rows(inputs[:1])
     if not bool(torch.isfinite(together).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
     if not torch.allclose(alone[0], together[0], atol=1e-3):
@@ -316,6 +316,5 @@ FEATURES: Mapping[str, Extractor] = {
         rows=efficientnet_rows,
         needs="colour images with three channels",
         fits=lambda shape: shape[0] == 3,
-        slow=True,
     ),
 }

@@ -7,10 +7,12 @@ computed in parallel, or many at once: by a kernel for softmax models, else by `
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ from sqsgd.learning.partition import Indices
 
 Losses = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.float32]
+_T = TypeVar("_T")
 
 _DEFAULT = OBJECTIVES[DEFAULT]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
@@ -96,15 +99,27 @@ def loss_gradient(
     return loss.item(), flatten(gradients)
 
 
-def loss_gradients(
-    model: nn.Module, batches: Iterable[Batch], *, workers: int = 1, objective: Objective = _DEFAULT
-) -> Iterator[tuple[float, Vector]]:
-    """``loss_gradient`` of many clients' batches without dropout, on ``workers`` threads, four ahead each."""
+def local_gradient(
+    model: nn.Module, batches: Iterable[Batch], rate: float, *, seed: int | None = None, objective: Objective
+) -> tuple[float, Vector]:
+    """The mean loss and the mean gradient along a client's own SGD steps, which begin at the model.
 
-    def one(batch: Batch) -> tuple[float, Vector]:
-        return loss_gradient(model, *batch, objective=objective)
+    The model that the client reaches is its own minus rate times steps times this mean; the given model keeps
+    its weights.
+    """
+    moving, total, losses = copy.deepcopy(model), np.zeros(parameter_count(model)), list[float]()
+    for step, batch in enumerate(batches):
+        own = None if seed is None else seed + step
+        loss, gradient = loss_gradient(moving, *batch, seed=own, objective=objective)
+        set_flat(moving, get_flat(moving) - np.float32(rate) * gradient)
+        losses.append(loss)
+        total += gradient
+    return sum(losses) / len(losses), (total / len(losses)).astype(np.float32)
 
-    waiting = iter(batches)
+
+def in_threads(one: Callable[[_T], tuple[float, Vector]], work: Iterable[_T], workers: int) -> Iterator[Any]:
+    """The loss and gradient of many clients, on ``workers`` threads, four ahead each."""
+    waiting = iter(work)
     with ThreadPoolExecutor(workers) as pool:
         while some := list(itertools.islice(waiting, 4 * workers)):
             yield from pool.map(one, some)
@@ -162,7 +177,7 @@ def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
     """The same for any loss without randomness; the last bits may depend on who is computed together."""
-    whole = _Loss(model, objective)
+    whole = WholeLoss(model, objective)
     trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 
     def loss(parameters: dict[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
@@ -175,7 +190,7 @@ def batched_gradients(
     return losses.detach().cpu().double().numpy(), rows.detach().cpu().numpy()
 
 
-class _Loss(nn.Module):
+class WholeLoss(nn.Module):
     """A loss as a module, so that a loss which reads the model's weights gets the client's own copies."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:

@@ -142,6 +142,26 @@ class _Block(nn.Module):
         return self.shortcut(features) + branch  # type: ignore[no-any-return]
 
 
+class TanhCnn(nn.Module):
+    """26,010 parameters on digits: the network of Papernot et al. 2020 for gradients of single records."""
+
+    def __init__(self, classes: int, in_shape: Shape) -> None:
+        super().__init__()
+        depth, height, width = _image_shape("tanh-cnn", in_shape)
+        if min(height, width) < 16:
+            raise ValueError(f"model 'tanh-cnn' needs images of at least 16 x 16, not {height} x {width}")
+        self.first = nn.Conv2d(depth, 16, 8, stride=2, padding=3)
+        self.second = nn.Conv2d(16, 32, 4, stride=2)
+        rows, columns = (((size - 2) // 2 - 4) // 2 for size in (height, width))
+        self.hidden = nn.Linear(32 * rows * columns, 32)
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        images = max_pool2d(torch.tanh(self.first(images)), 2, 1)
+        images = max_pool2d(torch.tanh(self.second(images)), 2, 1)
+        return self.head(torch.tanh(self.hidden(images.flatten(1))))  # type: ignore[no-any-return]
+
+
 class Gru(nn.Module):
     """Scores of the token after each of a sequence; written out, because ``vmap`` lacks ``nn.GRU``."""
 
@@ -210,6 +230,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
+    "tanh-cnn": TanhCnn,
 }
 
 

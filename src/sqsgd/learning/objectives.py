@@ -230,9 +230,7 @@ def _of_torch(name: str, loss: nn.Module) -> Objective:
     if getattr(loss, "reduction", "mean") != "mean":
         raise ValueError(f"loss {name!r} has reduction = {vars(loss)['reduction']!r}; expected 'mean'")
     if any(True for _ in loss.parameters()):
-        raise ValueError(
-            f"loss {name!r} has weights of its own to train, which nobody would; put them in the model"
-        )
+        raise ValueError(f"loss {name!r} has weights of its own, which nobody trains: move them to the model")
     numbers, sets = isinstance(loss, _NUMBERS), isinstance(loss, nn.BCEWithLogitsLoss)
 
     def mean_loss(model: Any, batch: Batch) -> torch.Tensor:
@@ -245,9 +243,8 @@ def _of_torch(name: str, loss: nn.Module) -> Objective:
 
     classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
     metrics = _regression if numbers else _set_scores if sets else right if classes else None
-    return Objective(
-        name=name, mean_loss=mean_loss, metrics=metrics, lower_is_better=_RMSE if numbers else frozenset()
-    )
+    lower = _RMSE if numbers else frozenset[str]()
+    return Objective(name=name, mean_loss=mean_loss, metrics=metrics, lower_is_better=lower)
 
 
 def make_objective(name: str, value: Any) -> Objective:

@@ -6,6 +6,7 @@ Everything here is a pure function of its arguments, so a resumed run is bit-ide
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Labels: TypeAlias = npt.NDArray[np.generic]
 
-_PARTITION, _COHORT, _BATCH, _DRAW = 1, 2, 3, 5  # purposes: each has its own stream
+_PARTITION, _COHORT, _BATCH, _DRAW, _EPOCH = 1, 2, 3, 5, 6  # purposes: each has its own stream
 NATURAL = "natural"
 
 
@@ -113,6 +114,16 @@ def batch_indices(indices: Indices, batch_size: int, round: int, client: int, se
     if batch_size >= len(indices):
         return indices
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
+
+
+def epoch_batches(
+    indices: Indices, batch_size: int, epochs: int, round: int, client: int, seed: int
+) -> Iterator[Indices]:
+    """A client's batches of one round that goes through all its data, shuffled anew each time."""
+    words = _stream(_EPOCH, seed, round, client)
+    for _ in range(epochs):
+        order = indices[_permutation(len(indices), words)]
+        yield from (order[start : start + batch_size] for start in range(0, len(order), batch_size))
 
 
 def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG64) -> Parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,16 @@ import torch
 from torch import nn
 
 from sqsgd._internal.checks import Vector
-from sqsgd.core.random import PublicStream
-from sqsgd.learning import gradients
+from sqsgd.core import Scheme
+from sqsgd.core.random import PublicStream, Rng
+from sqsgd.core.records import RecordSum
+from sqsgd.core.task import Task
+from sqsgd.learning import gradients, records
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import one_line
-from sqsgd.learning.gradients import Losses, Rows, loss_gradient, set_flat
+from sqsgd.learning.gradients import Losses, Rows, local_gradient, loss_gradient, set_flat
 from sqsgd.learning.objectives import DEFAULT, OBJECTIVES, Batch, Evaluation, Objective
-from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, partition
+from sqsgd.learning.partition import Indices, Parts, batch_indices, cohort, epoch_batches, partition
 
 _MOST_EXAMPLES = 8  # per client: with more, torch is as fast one by one as with vmap
 _AHEAD = 64  # clients whose gradients are computed before the first is used, where many are computed at once
@@ -45,6 +47,9 @@ class LearningProblem:
     workers: int = 1
     objective: Objective = OBJECTIVES[DEFAULT]
     minibatch: bool = False  # a cohort uses a batch of its data, too
+    local_epochs: int = 0
+    """Passes over a client's data in batches, in steps of ``local_lr``, whose mean gradient it sends."""
+    local_lr: float = 0.0
     random: bool = False
     """The model draws random numbers (dropout): clients run one at a time, each with its own seed."""
 
@@ -75,6 +80,40 @@ class LearningProblem:
             else:
                 yield from self._one_by_one(round, cohort)
 
+    def record_sums(
+        self,
+        weights: Vector,
+        scheme: Scheme,
+        asked: Sequence[tuple[int, Task, Rng]],
+        *,
+        normalise: bool = False,
+    ) -> Iterator[tuple[Losses, RecordSum]]:
+        """The losses and the sum of the records that each client draws, with its own generator."""
+        set_flat(self.model, weights)
+        data, privacy = self.dataset, scheme.privacy
+        for client, task, rng in asked:
+            mine = self.parts[client]
+            if (
+                privacy.turns > 1
+            ):  # the account does not rest on the secrecy of turns: a simulation's are seeded
+                stream = PublicStream(seed=self.seed, round=0, client=client, purpose="batches")
+                key = stream.words(8).tobytes()
+                chosen = mine[records.in_turn(len(mine), privacy.turns, task.round, key)]
+            else:
+                chosen = mine[records.sampled(len(mine), privacy.rate, rng)]
+            total, part = scheme.record_sum(task, normalise=normalise), data.train_inputs[chosen]
+            with self._named(f"round {task.round}"), torch.random.fork_rng(devices=[], enabled=self.random):
+                if self.random:
+                    torch.default_generator.manual_seed(rng.word() >> 1)
+                batch = (part, data.train_labels[chosen])
+                losses = records.add_records(total, self.model, self.objective, batch, scheme.block(task))
+            yield losses, total
+
+    def check_records(self) -> None:
+        """Raise ValueError if model or loss mix records."""
+        data = self.dataset
+        records.check_records(self.model, self.objective, (data.train_inputs[:2], data.train_labels[:2]))
+
     @contextlib.contextmanager
     def _named(self, when: str) -> Iterator[None]:
         """Any exception becomes a ModelFailed that says whose code failed."""
@@ -88,18 +127,21 @@ class LearningProblem:
             raise ModelFailed(f"{when}: {who} failed: {reason}") from error
 
     def _one_by_one(self, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
-        chosen, bounds = self._chosen(round, np.asarray(cohort))
-        data, parts = self.dataset, (chosen[start:stop] for start, stop in itertools.pairwise(bounds))
-        batches = ((data.train_inputs[mine], data.train_labels[mine]) for mine in parts)
-        if not self.random:
-            yield from gradients.loss_gradients(
-                self.model, batches, workers=self.workers, objective=self.objective
-            )
-            return
-        for client, batch in zip(cohort, batches, strict=True):
+        data, model, objective = self.dataset, self.model, self.objective
+
+        def batch(places: Indices) -> Batch:
+            return data.train_inputs[places], data.train_labels[places]
+
+        def one(client: int) -> tuple[float, Vector]:
             stream = PublicStream(seed=self.seed, round=round, client=client, purpose="model")
-            seed = int.from_bytes(stream.words(2).tobytes(), "little") >> 1
-            yield loss_gradient(self.model, *batch, seed=seed, objective=self.objective)
+            seed = int.from_bytes(stream.words(2).tobytes(), "little") >> 1 if self.random else None
+            if not self.local_epochs:
+                chosen, _ = self._chosen(round, np.array([client]))
+                return loss_gradient(model, *batch(chosen), seed=seed, objective=objective)
+            steps = epoch_batches(self.parts[client], self.batch, self.local_epochs, round, client, self.seed)
+            return local_gradient(model, map(batch, steps), self.local_lr, seed=seed, objective=objective)
+
+        yield from map(one, cohort) if self.random else gradients.in_threads(one, cohort, self.workers)
 
     def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
         """The same for many clients at once: a gradient in each row."""
@@ -127,12 +169,14 @@ class LearningProblem:
 
     @cached_property
     def _head(self) -> nn.Linear | None:
-        one_class = self.objective.is_default and self.dataset.train_labels.ndim == 1
-        return gradients.linear_head(self.model) if one_class and self.dataset.train_inputs.is_cpu else None
+        labels, inputs = self.dataset.train_labels, self.dataset.train_inputs
+        fits = self.objective.is_default and labels.ndim == 1 and inputs.is_cpu and not self.local_epochs
+        return gradients.linear_head(self.model) if fits else None
 
     @cached_property
     def _batchable(self) -> bool:
-        return not self.random and gradients.batchable(self.model, self.dataset, self.objective)
+        alone = self.random or self.local_epochs
+        return not alone and gradients.batchable(self.model, self.dataset, self.objective)
 
     def _chosen(self, round: int, cohort: Indices) -> tuple[Indices, Indices]:
         if self.participants is not None and not self.minibatch:

@@ -118,7 +118,10 @@ def _loaded(where: str, value: Any) -> list[torch.Tensor]:
             batches = list(value)
         if not all(isinstance(batch, tuple | list) and len(batch) in (2, 3) for batch in batches or [()]):
             raise TypeError(f"{type(batches[0]).__name__} in place of a pair" if batches else "no example")
-        return [torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True)]
+        found = [torch.cat([torch.as_tensor(part) for part in each]) for each in zip(*batches, strict=True)]
+        if len(found) == 3 and found[2].is_floating_point():
+            raise TypeError("a third value names the client, by a whole number, not a weight")
+        return found
     except Exception as error:
         wanted = (
             "each example must be (input, label) or (input, label, client), all tensors or numbers of one"

@@ -87,7 +87,7 @@ class CentralGuarantee:
     def sentence(self) -> str:
         """The guarantee in a sentence, with ε rounded up."""
         several = f" for the {self.reports:,} reports of a user" * (self.reports > 1)
-        local = f"local {four_digits(self.local_epsilon)}{several} against everyone"
+        local = f"local {self.local_epsilon:g}{several} against everyone"
         users = f"{self.users:,} users{' of a round' * (self.order == 'round')}"
         linked = f" ({self.linked})" * bool(self.linked)
         if self.bound == "local":
@@ -125,8 +125,8 @@ def central_guarantee(
         scheme: A scheme with pure local privacy and without a residual.
         users: The number of reports in a secret order; for rounds, in the smallest round.
         delta: The δ of the guarantee, above 0 and below 1.
-        order: Which reports are in an order: those of a pass, which is the whole ``"run"`` if there is one
-            pass, or, if rounds are known, those of a ``"round"``.
+        order: An order covers a pass, which is the whole ``"run"`` if there is one pass; if rounds are known,
+            it covers a ``"round"``.
         reports: The number of reports of each user. Each has an order that is independent of the others: one
             in each of several passes through all users or, with the orders of a ``"round"``, also all of
             them in one visit, in the round of the user.
@@ -363,7 +363,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
         made, sources = _table(passes, delta)
     else:
         step = 2.0 ** (math.floor(math.log2(epsilon)) - 20)
-        made = Table(step=step, passes=((((math.floor(epsilon / step), delta),), 1),))
+        made = Table(step=step, passes=((((math.floor(epsilon / step), delta * (1 - 2.0**-20)),), 1),))
         sources = ((passes[0], guarantee.bound),)
     bits = 54 - math.floor(math.log2(negligible(delta, guarantee.reports)))  # all dots are whole then
     content = {
@@ -481,7 +481,7 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
+        name, _ = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
         return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
 
     if epsilon is None:

@@ -1,6 +1,7 @@
 """A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
 
-Epsilons are summed as exact fractions: basic composition, which is tight for pure epsilons.
+Pure epsilons are summed as exact fractions: basic composition, which is tight for them. A cap per record is a
+ρ, also summed exactly, or an ε for a δ: the tight profile of Gaussian noise, beside which pure reports count.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from sqsgd._internal import checks
 from sqsgd._internal.exact import cost, from_units, limit, rounded_down, rounded_up, to_units
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger_files import (
     FORMAT,
     Entry,
@@ -50,10 +52,12 @@ __all__ = [
 class BudgetSpent(ReportRefused):
     """The report would cost more than is left."""
 
-    def __init__(self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction) -> None:
+    def __init__(
+        self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str = "epsilon"
+    ) -> None:
         left = max(Fraction(0), cap - spent)
         super().__init__(
-            f"the report was not sent: it would cost epsilon {rounded_up(asked)!r}, but "
+            f"the report was not sent: it would cost {unit} {rounded_up(asked)!r}, but "
             f"{rounded_up(spent)!r} of the cap of {rounded_down(cap)!r} is spent, and "
             f"{rounded_down(left)!r} is left ({path})"
         )
@@ -111,13 +115,22 @@ class Ledger:
 
     @classmethod
     def create(
-        cls, path: Path | str, *, max_epsilon: float, owner: str = "", witness: Path | str | None = None
+        cls,
+        path: Path | str,
+        *,
+        max_epsilon: float | None = None,
+        delta: float | None = None,
+        max_rho: float | None = None,
+        owner: str = "",
+        witness: Path | str | None = None,
     ) -> Ledger:
         """A new ledger; refuses to replace an existing or a lost one.
 
         Args:
             path: The ledger's file, in an existing folder.
             max_epsilon: The cap of all that is ever spent.
+            delta: The cap is per record: all reports together are (max_epsilon, delta)-private for each.
+            max_rho: The cap per record as a ρ, in place of the other two.
             owner: Whose ledger it is; informational.
             witness: The path of a second tip, preferably on another disk.
 
@@ -129,6 +142,11 @@ class Ledger:
         other = None if witness is None else Path(witness).resolve()
         if other in (path, tip_path(path)):
             raise ValueError(f"witness = {str(other)!r} must be another file, preferably on another disk")
+        if (max_epsilon is None) == (max_rho is None) or (max_rho is not None and delta is not None):
+            raise ValueError(
+                f"max_epsilon = {max_epsilon!r}, delta = {delta!r}, max_rho = {max_rho!r}: a ledger "
+                "needs a cap, which is max_epsilon, max_epsilon with delta, or max_rho"
+            )
         heading: Fields = {
             "kind": "heading",
             "line": 1,
@@ -136,10 +154,12 @@ class Ledger:
             "ledger": secrets.token_hex(16),
             "path": str(path),
             "owner": _text("owner", owner, least=0),
-            "max_epsilon": limit("max_epsilon", max_epsilon),
+            "max_epsilon": limit("max_epsilon" if max_rho is None else "max_rho", max_rho or max_epsilon),
             "witness": None if other is None else str(other),
             "time": _now(),
         }
+        if max_rho is not None or delta is not None:
+            heading["delta"] = 0.0 if delta is None else checks.real("delta", delta, 1e-30, 0.1)
         create_files(path, heading)
         return cls(path)
 
@@ -158,13 +178,18 @@ class Ledger:
         return self._witness or (None if kept is None else Path(kept))
 
     @property
+    def unit(self) -> str:
+        """What cap and spent are: ``epsilon``, or per record ``rho`` or ``epsilon at delta = ...``."""
+        return _unit(self._read())
+
+    @property
     def max_epsilon(self) -> float:
-        """The cap."""
+        """The cap, in its ``unit``."""
         return rounded_down(self._read().cap)
 
     @property
     def spent(self) -> Fraction:
-        """The epsilon spent, exactly."""
+        """The epsilon spent, exactly; of a cap at a δ rounded up."""
         return self._read().spent
 
     @property
@@ -195,6 +220,9 @@ class Ledger:
         arithmetic: str = "exact",
         allow_real: bool = False,
         at_most: float = math.inf,
+        rho: Fraction | None = None,
+        rate: float = 1.0,
+        turn: int = -1,
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
@@ -202,12 +230,15 @@ class Ledger:
 
         Args:
             epsilon: The cost of the report.
-            notion: The notion of ``Privacy``; only "local" epsilons add up.
+            notion: The notion of ``Privacy``: "local", or "record" if the cap is per record.
             task: The name of what is trained.
             round: The task's round.
             scheme: The scheme, informational; so is ``purpose``.
             arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
             at_most: A lower cap, for this report alone.
+            rho: Per record: its ρ, exactly; ``epsilon`` is then of this report alone and informational.
+            rate: Per record: the chance that the report uses a record, drawn in secret.
+            turn: Per record: reports of a task in the same turn use disjoint records; the first one pays.
 
         Returns:
             The entry, which is on disk.
@@ -218,8 +249,12 @@ class Ledger:
             LedgerDamaged: If the amount spent is not known for certain.
             OSError: If the disk fails; then nothing is spent, or the line counts.
         """
-        if notion != "local":
-            raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons only")
+        if notion not in ("local", "record"):
+            raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons, and 'record' ones")
+        if (notion == "record") != (rho is not None):
+            raise ValueError(
+                f"notion = {notion!r}, rho = {rho!r}: a report per record, and no other, has a rho"
+            )
         if arithmetic != "exact" and not allow_real:
             raise ValueError(
                 f"arithmetic = {arithmetic!r}: the epsilon of {scheme!r} holds in real arithmetic only, and "
@@ -235,15 +270,30 @@ class Ledger:
             "purpose": _text("purpose", purpose),
             "time": _now(),
         }
-        asked, lower = to_units(fields["epsilon"]), limit("at_most", min(at_most, sys.float_info.max))
+        if rho is not None:
+            checks.real("rate", rate, 1e-9, 1.0)
+            fields |= {
+                "rho": str(Fraction(rho)),
+                "rate": float(rate),
+                "turn": checks.integer("turn", turn, -1, 2**63),
+            }
+        entry = Entry(line=0, **{name: value for name, value in fields.items() if name != "kind"})
+        lower = limit("at_most", min(at_most, sys.float_info.max))
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if (fields["task"], fields["round"]) in history.answered:
                 raise AlreadyAnswered(
                     f"the report was not sent: round {round} of the task {task!r} was answered before "
                     f"({self.path})"
                 )
-            if history.spent_units + asked > (cap := min(history.cap_units, to_units(lower))):
-                raise BudgetSpent(self.path, Fraction(fields["epsilon"]), history.spent, from_units(cap))
+            if rho is not None and history.delta is None:
+                raise ValueError(
+                    f"notion = 'record': the cap of {self.path} is of pure epsilons; create a ledger with "
+                    "max_epsilon and delta, or with max_rho"
+                )
+            after, cap = history.after(entry), from_units(min(history.cap_units, to_units(lower)))
+            if after > cap:
+                before = history.spent
+                raise BudgetSpent(self.path, after - before, before, cap, _unit(history))
             self._files.append(descriptor, history, fields)
             return history.entries[-1]
 
@@ -258,12 +308,16 @@ class Ledger:
         at_most: float = math.inf,
     ) -> Entry:
         """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
-        if scheme.privacy.delta:
+        privacy, record = scheme.privacy, dict[str, Any]()
+        if privacy.notion == "record":
+            turn = task.round // privacy.turns if privacy.turns > 1 else -1
+            record = {"rho": privacy.rho, "rate": privacy.rate, "turn": turn}
+        elif scheme.privacy.delta:
             raise ValueError(
                 f"scheme.privacy.delta = {scheme.privacy.delta!r}: the ledger adds up pure epsilons"
             )
         return self.spend(
-            scheme.privacy.epsilon,
+            spent(privacy, 1),
             notion=scheme.privacy.notion,
             task=name or f"seed {task.seed}",
             round=task.round,
@@ -271,6 +325,7 @@ class Ledger:
             purpose=purpose,
             arithmetic=scheme.privacy.arithmetic,
             allow_real=allow_real,
+            **record,
             at_most=at_most,
         )
 
@@ -300,6 +355,12 @@ class Ledger:
             return history
 
 
+def _unit(history: History) -> str:
+    if history.delta is None:
+        return "epsilon"
+    return f"epsilon at delta = {history.delta:g}" if history.delta else "rho"
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -320,16 +381,32 @@ class Ledgers:
 
     folder: Path
     max_epsilon: float
+    delta: float | None = None  # a cap per record
     allow_real: bool = False  # also pay for schemes whose ε holds in real arithmetic only
 
-    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+    def paid(self, scheme: Scheme, task: Task, client: int, *, name: str = "") -> bool:
         """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
-        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        path = self._path(client)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            Ledger.create(path, max_epsilon=self.max_epsilon, owner=f"client {client}")
+            Ledger.create(path, max_epsilon=self.max_epsilon, delta=self.delta, owner=f"client {client}")
         try:
-            Ledger(path).spend_for(scheme, task, allow_real=self.allow_real)
+            Ledger(path).spend_for(scheme, task, name=name, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False
         return True
+
+    def check(self, clients: int) -> None:
+        """Raise ValueError if what a client's existing ledger has left does not cover ``max_epsilon``.
+
+        tests/training/test_several_reports.py::test_a_ledger_that_covers_some_reports_pays_for_none.
+        """
+        for path in filter(Path.exists, map(self._path, range(clients))):
+            if (left := Ledger(path).left) < Fraction(self.max_epsilon):
+                raise ValueError(
+                    f"the reports of a client cost epsilon {self.max_epsilon!r} in all, and its ledger has "
+                    f"{rounded_down(left)!r} left ({path}): nothing was paid"
+                )
+
+    def _path(self, client: int) -> Path:
+        return self.folder / f"{client // 1000:06d}" / f"client-{client}"

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, final
 
 from sqsgd._internal import files
 from sqsgd._internal.exact import from_units, to_units
+from sqsgd.mechanisms import gaussian_account as account
 
 FORMAT = "sqsgd ledger 1"
 MAX_LINE = 8192
@@ -33,6 +34,7 @@ START = b"0" * 64
 _BEFORE, _AFTER = b',"digest":"', b'"}\n'
 _SEAL = len(_BEFORE) + len(START) + len(_AFTER)
 Fields: TypeAlias = dict[str, Any]
+_RECORD = ("rho", "rate", "turn")  # fields of reports with a guarantee per record
 _decode = json.JSONDecoder().raw_decode  # twice as fast as json.loads
 
 
@@ -65,6 +67,12 @@ class Entry:
     purpose: str
     time: str
     """UTC by this machine's clock; informational."""
+    rho: str = ""
+    """Per record: its ρ as an exact fraction; ``epsilon`` is then of this report alone."""
+    rate: float = 1.0
+    """Per record: the chance that the report used a record."""
+    turn: int = -1
+    """Per record: reports of the same task and turn used disjoint records, so that one of them counts."""
 
 
 def _digest(body: bytes, before: bytes) -> bytes:
@@ -102,7 +110,10 @@ class History:
     last_length: int = 0  # bytes of the last line
     heading: Fields = field(default_factory=dict)
     cap_units: int = 0
-    spent_units: int = 0
+    spent_units: int = 0  # of pure epsilons
+    pure_rho: Fraction = Fraction()
+    uses: dict[tuple[Fraction, float], int] = field(default_factory=dict)
+    turns: set[tuple[str, int, str]] = field(default_factory=set)
     answered: set[tuple[str, int]] = field(default_factory=set)
     entries: list[Entry] = field(default_factory=list)
 
@@ -111,8 +122,39 @@ class History:
         return from_units(self.cap_units)
 
     @property
+    def delta(self) -> float | None:
+        """δ of a cap per record, 0 where it is a ρ; None: the cap is of pure epsilons."""
+        delta: float | None = self.heading.get("delta")
+        return delta
+
+    @property
     def spent(self) -> Fraction:
-        return from_units(self.spent_units)
+        """In the unit of the cap."""
+        return self.after(None)
+
+    def after(self, entry: Entry | None) -> Fraction:
+        """What is spent once this report is paid for, exactly, or per record at a δ rounded up."""
+        epsilon, uses, pure_rho = from_units(self.spent_units), dict(self.uses), self.pure_rho
+        if entry is not None and entry.rho:
+            if self._counts(entry):
+                key = (Fraction(entry.rho), entry.rate)
+                uses[key] = uses.get(key, 0) + 1
+        elif entry is not None:
+            epsilon += Fraction(entry.epsilon)
+            pure_rho += account.pure_rho(entry.epsilon) if self.delta is not None else 0
+        if self.delta is None:
+            return epsilon
+        if self.delta == 0:
+            return sum((rho * count for (rho, _), count in uses.items()), pure_rho)
+        made = [account.Uses(rho=rho, rate=rate, count=count) for (rho, rate), count in uses.items()]
+        try:
+            return Fraction(account.mixed_epsilon(made, epsilon, pure_rho, self.delta))
+        except ModuleNotFoundError:  # without dp-accounting, sampling counts for nothing
+            every = [account.Uses(rho=each.rho, count=each.count) for each in made]
+            return Fraction(account.mixed_epsilon(every, epsilon, pure_rho, self.delta))
+
+    def _counts(self, entry: Entry) -> bool:
+        return entry.turn < 0 or (entry.task, entry.turn, entry.rho) not in self.turns
 
     def read(self, file: BinaryIO) -> str:
         """Add the file's remaining lines; returns what is wrong with the first invalid one, if any."""
@@ -144,6 +186,8 @@ class History:
         elif kind == "heading" and fields["format"] == FORMAT:
             self.cap_units = to_units(_epsilon(fields["max_epsilon"], least=math.ulp(0.0)))
             self.heading = {name: fields[name] for name in ("ledger", "path", "owner", "witness")}
+            if "delta" in fields:
+                self.heading["delta"] = fields["delta"]
         else:
             raise ValueError(f"has the unknown kind {fields.get('format', kind)!r}")
         self.lines += 1
@@ -151,14 +195,23 @@ class History:
         self.digest_before, self.digest, self.last_length = self.digest, digest, len(line)
 
     def _add_spend(self, fields: Fields) -> None:
-        entry = Entry(**{name: fields[name] for name in Entry.__slots__})
+        entry = Entry(
+            **{name: fields[name] for name in Entry.__slots__ if name in fields or name not in _RECORD}
+        )
         units = self.spent_units + to_units(_epsilon(entry.epsilon, least=math.ulp(0.0)))
-        if units > self.cap_units:
+        if self.delta is None and (entry.rho or units > self.cap_units):
             raise ValueError("spends more than the cap allows")
         key = (entry.task, entry.round)
         if key in self.answered:
             raise ValueError(f"answers round {entry.round} of the task {entry.task!r} a second time")
-        self.spent_units = units
+        if entry.rho:
+            if self._counts(entry):
+                at = (Fraction(entry.rho), entry.rate)
+                self.uses[at] = self.uses.get(at, 0) + 1
+                self.turns.add((entry.task, entry.turn, entry.rho))
+        else:
+            self.spent_units = units
+            self.pure_rho += account.pure_rho(entry.epsilon) if self.delta is not None else 0
         self.answered.add(key)
         self.entries.append(entry)
 

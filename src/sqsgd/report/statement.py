@@ -20,6 +20,12 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
         "The client adds the noise itself, before anything leaves it. The guarantee holds against everyone "
         "who sees a report, including the server, and requires no trusted party.",
     ),
+    "record": (
+        "Local differential privacy of each record",
+        "The client adds the noise itself, before anything leaves it. The guarantee holds against everyone "
+        "who sees its reports, including the server, and covers each record by itself: whether it is among "
+        "the client's data. It does not hide what all records of a client have in common.",
+    ),
     "per-weight": (
         "Local privacy of each weight",
         "The client adds the noise itself, but ε covers a single weight of the report. A whole report spends "
@@ -61,7 +67,8 @@ def statement(group: Group) -> Statement:
     evaluations = group.last("epsilon_evaluations")
     evaluations = 0.0 if math.isnan(evaluations) else evaluations  # the part of the total spent on them
     finite = math.isfinite(epsilon) and epsilon > 0 and math.isfinite(total)
-    reports = round((total - evaluations) / epsilon) if finite else rounds
+    adds_up = finite and group.notion != "record"
+    reports = round((total - evaluations) / epsilon) if adds_up else rounds
     notion: StatedNotion = "unknown" if reports and math.isnan(epsilon) else group.notion
     central, short = _weakest_central(group), MEANINGS[notion][0]
     if not reports:
@@ -73,10 +80,14 @@ def statement(group: Group) -> Statement:
         short += f", ε {number(epsilon)} per report, {number(total)} in total{so_far}"
         short += f"; central ε\N{NO-BREAK SPACE}{four_digits(central.epsilon)}" if central else ""
         sentences = [_report(notion, epsilon, group.summary.delta if group.summary else 0.0)]
-        if group.config.participation == "once" and notion == "local":
-            row = group.config.is_table and not group.config.owner
+        if notion == "record":
+            short = f"{MEANINGS[notion][0]}, ε {number(total)} in total{so_far}, δ {group.config.delta:g}"
+            sentences = [_records(group, rounds, epsilon, total)]
+        elif group.config.participation == "once" and notion == "local":
+            row, each = group.config.is_table and not group.config.owner, group.config.reports
+            sent = f"{counted(each, 'report')}, whose ε add up" if each > 1 else "one report"
             sentences.append(
-                f"Each client sends at most one report, so {number(total)} is the total that a client "
+                f"Each client sends at most {sent}, so {number(total)} is the total that a client "
                 "spends, however many rounds there are."
                 + (" A client is a row here, not an owner of several." if row else "")
             )
@@ -125,6 +136,19 @@ def _report(notion: StatedNotion, epsilon: float, delta: float) -> str:
     )
 
 
+def _records(group: Group, rounds: int, epsilon: float, total: float) -> str:
+    """What holds for one record in all rounds."""
+    drawn = "in each round with the same chance, which only the client knows the outcome of"
+    if group.config.batching == "disjoint":
+        drawn = "once in every few rounds"
+    return (
+        f"All reports of a client in {counted(rounds, 'round')} are (ε, δ)-differentially private together "
+        f"for each of its records, with ε = {number(total)} and δ = {group.config.delta:g}, between data "
+        f"with and without that record. One round costs ε = {number(epsilon)}; all rounds cost less than the "
+        f"sum of these, by the tight profile of Gaussian noise. A record is used {drawn}."
+    )
+
+
 def _warning(notion: StatedNotion, epsilon: float, total: float) -> list[str]:
     if epsilon > LARGE:
         weak = "An ε this large is a weak guarantee by itself. It does not hide whether a record was used"
@@ -143,9 +167,11 @@ def _central(group: Group, central: Central | None) -> list[str]:
     if central is None:
         return []
     users, known = f"{central.users:,} clients", ""
+    if group.config.reports > 1:
+        known = f" It covers all {group.config.reports:,} reports of a client; each pass has a new order."
     if central.order == "round":
         users += " of a round"
-        known = " Only the order within rounds counts: who was in which round may be known."
+        known += " Only the order within rounds counts: who was in which round may be known."
     chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [

@@ -12,13 +12,24 @@ from types import MappingProxyType
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
-from sqsgd.schemes import clear, coordinatewise, cpsgd, privunit, privunit_index, sqsgd, sqsgd_paper, vqsgd
+from sqsgd.schemes import (
+    clear,
+    coordinatewise,
+    cpsgd,
+    privunit,
+    privunit_index,
+    sqsgd,
+    sqsgd_paper,
+    sqsgd_record,
+    vqsgd,
+)
 
 SCHEMES: MappingProxyType[str, Callable[..., Scheme]] = MappingProxyType(
     {
         "sqsgd": sqsgd.sqsgd,
         "sqsgd-paper": sqsgd_paper.sqsgd_paper,
         "sqsgd-stateless": sqsgd.sqsgd_stateless,
+        "sqsgd-record": sqsgd_record.sqsgd_record,
         "fedsgd": clear.fedsgd,
         "piecewise": coordinatewise.piecewise,
         "ldp-fed": coordinatewise.ldp_fed,

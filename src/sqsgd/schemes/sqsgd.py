@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Literal, get_args
 
@@ -46,6 +46,7 @@ _FAR, _NEAR = 40.0, 10.0  # -ln and ln of the odds e^ε P beyond which no thresh
 _GRADIENT_NOISE = 8.0  # energy of a gradient's noise over that of its mean, late in training
 _PATIENCE = 512  # rounds between visits to a coordinate that double the error
 _MEASURED = 2**17  # coordinates of the model that both were measured with
+_FIRST_BOUND = 0.3  # of whole vectors in reports of one length: few gradients are shorter until late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +114,20 @@ def sqsgd(
     reach: float | None = None,
     norm_epsilon: float | None = None,
     rotation: Rotation = "client",
+    average: float = 0.0,
 ) -> Scheme:
     """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
     ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
+    ``average``: with 0.9, each report is about the whole vector instead, a running average of the client's
+    last ten gradients (worker momentum, Karimireddy et al. 2021): less noise of batches, nothing outdated.
     """
+    average = checks.real("average", average, 0.0, 0.999)
+    if average:
+        given = {"code": code, "levels": levels, "coordinates": coordinates, "reach": reach}
+        whole = sqsgd_stateless(dim, epsilon, bytes, **given, norm_epsilon=norm_epsilon, rotation=rotation)
+        return replace(whole, name="sqsgd", residual=True, average=average)
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
     mechanism = Request(dim, epsilon, bits_of(bytes), True, *options).mechanism()
@@ -139,12 +148,21 @@ def sqsgd_stateless(
 ) -> Scheme:
     """As sqsgd, about the whole vector, for clients that keep nothing between reports.
 
-    Options as in ``sqsgd``. Sparse codes choose among all coordinates; signs and levels are of a sample.
+    Options as in ``sqsgd``, without ``average``. Sparse codes choose among all coordinates; signs and levels
+    are of a sample.
     """
+    if average := options.pop("average", 0.0):
+        raise ValueError(f"average = {average!r}: clients of sqsgd-stateless keep nothing; use sqsgd")
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = Request(dim, epsilon, bits_of(bytes), False, **options).mechanism()
-    transforms = rotated_by(rotation, rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism)))
-    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
+    whole = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
+    return Scheme(
+        name="sqsgd-stateless",
+        dim=dim,
+        transforms=rotated_by(rotation, whole),
+        mechanism=mechanism,
+        first_bound=_FIRST_BOUND if mechanism.traits.fixed_length else 1.0,
+    )
 
 
 def _rotation(dim: int, mechanism: Direction | SparseMatches) -> Rotate:

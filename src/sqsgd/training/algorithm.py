@@ -88,13 +88,17 @@ def client_step(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> tuple[bytes, Vector | None]:
-    """A client's message and its new residual (None if the scheme sends the whole vector).
+    """A client's message and what it keeps: its new residual or average (None if it keeps nothing).
 
     ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
     from the sent coordinates is lost, as in the paper; the residual of the others is not clipped.
     """
     if not scheme.residual:
         return scheme.encode(gradient, task, rng), None
+    if scheme.average:
+        share, kept = np.float32(scheme.average), np.zeros_like(gradient) if residual is None else residual
+        average = share * kept + (1 - share) * gradient
+        return scheme.encode(average, task, rng), average
     if scheme.momentum:
         return _velocity_step(scheme, task, gradient, residual, rng)
     kept = np.zeros_like(gradient) if residual is None else residual  # 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,14 @@ from sqsgd._internal.checks import Vector
 from sqsgd.core import Indices, Scheme
 from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task, Tasks
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.training.algorithm import Reports, diverged, round_step, server_step, task_for
 from sqsgd.training.order import Order
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record, State, make_record
 
+_LOG = logging.getLogger("sqsgd")
 Losses = npt.NDArray[np.float64]
 _FLOATS = 1 << 22  # of gradients at a time: 16 megabytes
 _FEW = 100  # up to this many seeded clients answer one by one, as Flower's nodes do: the same bits
@@ -75,7 +78,7 @@ class Engine:
     scheme: Scheme
     settings: Settings
     order: Order | None = None
-    """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
+    """Users report in this order: tasks then hold the numbers of slots, not of users."""
     ledgers: Ledgers | None = None
     workers: int = 1
 
@@ -84,20 +87,20 @@ class Engine:
         users = np.asarray((self.problem if order is None else order).cohort(state.round), np.int64)
         if state.round == state.lost:
             after = state.after(users.tolist() if order is None else ())
-            return make_record(scheme, state, after), after
-        # Whoever reports once is known by its slot, not by name:
+            return self._counted(make_record(scheme, state, after)), after
+        # Whoever reports in a secret order is known by the slot, not by name:
         # tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
         numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
         clients = _Clients(self, state, users, numbers)
         stateless = not scheme.residual and self.ledgers is None
-        many = stateless and (self.settings.secure or users.size > _FEW)
+        many = stateless and not scheme.sums_records and (self.settings.secure or users.size > _FEW)
         if many and hasattr(self.problem, "gradient_rows"):
             parts = (scheme, self.settings, state, clients.reports())
             after, record = server_step(*parts, paid=paid, workers=self.workers)
         else:
             after, record = round_step(scheme, self.settings, state, clients.one_by_one(), paid=paid)
         record = replace(
-            record,
+            self._counted(record),
             loss=float(np.mean(np.concatenate(clients.losses))),
             bytes_down=4 * self.problem.dim + len(task_for(0, self.settings, state).binding),
             seconds=time.perf_counter() - started,
@@ -106,6 +109,12 @@ class Engine:
             refused=clients.refused,
         )
         return record, after
+
+    def _counted(self, record: Record) -> Record:
+        """The record with the total of a user who reports by slots, whom no state counts."""
+        if self.order is None:
+            return record
+        return replace(record, epsilon_total=spent(self.scheme.privacy, self.order.sent(record.round)))
 
 
 @dataclass
@@ -142,24 +151,41 @@ class _Clients:
             self.seconds_encode += time.perf_counter() - computed
             yield tasks, messages, None
 
+    def _rng(self, number: int) -> Rng:
+        settings = self.engine.settings
+        if settings.secure:
+            return secure_rng()
+        return seeded_rng(noise_seed(settings.seed, self.state.round, number))
+
     def one_by_one(self) -> Iterator[tuple[Task, Vector, Rng]]:
         """Task, gradient and noise of the clients whose ledgers allow a report."""
         engine, state, settings = self.engine, self.state, self.engine.settings
-        gradients = engine.problem.gradients(state.weights, state.round, self.users.tolist())
+        asked = [
+            (user, task_for(number, settings, state), self._rng(number))
+            for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True)
+        ]
+        problem: Any = engine.problem
+        if engine.scheme.sums_records:
+            gradients = problem.record_sums(state.weights, engine.scheme, asked, normalise=settings.normalise)
+        else:
+            gradients = problem.gradients(state.weights, state.round, self.users.tolist())
         started = time.perf_counter()
-        for user, number in zip(self.users.tolist(), self.numbers.tolist(), strict=True):
+        for user, task, rng in asked:
             loss, gradient = next(gradients)
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
-            task = task_for(number, settings, state)
-            if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
-                seed = noise_seed(settings.seed, state.round, number)
-                yield task, gradient, secure_rng() if settings.secure else seeded_rng(seed)
-                self.losses.append(np.array([loss]))
+            # In one visit a user pays for several reports of the round: each has a name.
+            part = 0 if engine.order is None else task.client // engine.order.per_round
+            name = f"seed {task.seed}, report {part + 1}" if part else ""
+            if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
+                _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
+            if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user, name=name):
+                yield task, gradient, rng
+                self.losses.append(np.atleast_1d(loss))
             else:
                 self.refused += 1
             started = time.perf_counter()
             self.seconds_encode += started - computed
-        if not self.losses:
+        if not self.losses and self.refused:
             who = f"all {self.refused:,} clients refused"
             raise ValueError(f"round {state.round}: {who}, their budgets are spent")

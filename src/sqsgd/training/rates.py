@@ -14,6 +14,10 @@ _ONCE_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 2.8, "numbers": 0.3
 """The first bound and the tolerated noise of a score where each client answers once: for a softmax on
 features, from zero or pretrained on public data, and for the classes or numbers of a scaled table."""
 _LARGEST_ONCE_RATE = {"numbers": 20.0}  # above it, steps overshoot; the others': 200
+RECORD_BOUND = {"softmax": 0.3, "pretrained": 0.1, "classes": 0.3, "numbers": 0.1, "other": 0.3}
+_RECORD_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 1.4, "numbers": 0.3, "other": 0.1}
+"""Per record: the norm that gradients are clipped to, and the noise of a weight over all rounds."""
+_AVERAGED = 200  # rounds from which on averages, which lose less of the signal, take less noise
 _STATEFUL = 0.01
 """Of SGD's rate, for momentum and adam, which keep moving a coordinate between its reports."""
 
@@ -29,7 +33,8 @@ def learning_rate(
     * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)): t = 25 if a bound
       follows the norms, 3 if there is none; for a block alone 0.3 / (1 + NMSE / clients)^0.85.
 
-    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that.
+    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. If they
+    report a running average, more than T = 200 rounds take (200 / T)^¼ of the noise: 0.076 for 600.
     tests/training/test_rates.py::test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid.
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
@@ -48,6 +53,8 @@ def learning_rate(
         rate = _noise_rate(scheme, clients, rounds, length, noise)
         if not mechanism.traits.bounds_coordinates:  # a range, which no gradient fills
             rate = min(rate, (_LONGEST_CHOSEN if mechanism.traits.chooses else _LONGEST_STEP) / length)
+    if scheme.average:
+        rate *= min(1.0, _AVERAGED / rounds) ** 0.25
     return rate * min(1.0, 2 * (1 - scheme.momentum)) * (1.0 if optimizer == "sgd" else _STATEFUL)
 
 
@@ -67,6 +74,13 @@ def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float, *, rul
     """
     rate = _noise_rate(scheme, clients, rounds, bound, _ONCE_NOISE[rule])
     return min(_LARGEST_ONCE_RATE.get(rule, 200.0), rate)
+
+
+def record_rate(scheme: Scheme, clients: int, bound: float, rule: str) -> float:
+    """The default learning rate per record: the noise of all rounds moves a weight as far as weights go."""
+    rounds, noise = scheme.privacy.reports, _RECORD_NOISE[rule]
+    rate = _noise_rate(scheme, clients, rounds, bound, noise) * scheme.mechanism.traits.records
+    return min(_LARGEST_ONCE_RATE.get(rule, 400.0), rate)
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:

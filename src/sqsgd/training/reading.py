@@ -31,7 +31,7 @@ ERROR = "error.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Central:
-    """The central guarantee of a run in which each user reported once."""
+    """The central guarantee of a run whose users reported in secret orders."""
 
     epsilon: float
     delta: float
@@ -225,7 +225,7 @@ def _summary(path: Path) -> Summary | None:
 
 def _central(values: Mapping[str, Any]) -> Central | None:
     """The central guarantee; None unless all that it depends on is there and makes sense."""
-    names = ("central_epsilon", "epsilon", "central_delta", "central_users")
+    names = ("central_epsilon", "epsilon_all_rounds", "central_delta", "central_users")
     epsilon, local, delta, users = (_number(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")
     numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf

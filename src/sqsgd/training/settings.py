@@ -15,12 +15,16 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.training.rates import ONCE_BOUND, learning_rate, softmax_rate
+from sqsgd.schemes.sqsgd_record import BATCHINGS, record_share
+from sqsgd.training.rates import ONCE_BOUND, RECORD_BOUND, learning_rate, record_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
+IN_MEMORY = "in-memory"  # in place of an object's name that another process could import
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
+MOST_REPORTS = 10_000
+RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,9 @@ class Settings:
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; ``auto``: ``sqsgd`` where clients report often, else the best that keeps
-    no state (``privacy.planner.automatic_scheme``)."""
+    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` with an
+    average where clients report in every round, else the best that keeps no state
+    (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +68,17 @@ class Settings:
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none."""
+    """l2 radius to clip gradient plus residual to; 0: none. Per record: that of each record's gradient."""
+    delta: float = 1e-5
+    """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
+    sampling: float = 0.0
+    """Per record: the share of its records that a client draws for a report; 0: as few as cost no noise."""
+    batching: str = "poisson"
+    """Per record: ``poisson`` draws each record for each report; ``disjoint`` lets them take turns."""
+    records: float = 0.0
+    """Per record: the public number of a client's records that sums are divided by; 0: chosen."""
+    normalise: bool = False
+    """Per record: scale every gradient to ``clip_norm``, also shorter ones."""
     alpha: float = 1.0
     """Factor of the gradient that goes to the residual (the paper's α)."""
     beta: float = 1.0
@@ -81,53 +96,92 @@ class Settings:
         checks.positive("beta", self.beta)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("decay", self.decay, DECAYS)
+        _one_of("batching", self.batching, BATCHINGS)
+        checks.real("delta", self.delta, 1e-30, 0.1)
+        checks.real("sampling", self.sampling, 0.0, 1.0)
+        checks.real("records", self.records, 0.0, 2.0**40)
         if not isinstance(self.secure, bool):
             raise ValueError(f"secure = {self.secure!r} must be true or false")
+
+    @property
+    def own_scheme(self) -> bool:
+        """Whether the scheme is the user's, which only a simulation here takes: names alone go to nodes."""
+        return self.scheme == IN_MEMORY or ":" in self.scheme
 
     def rate_at(self, round: int) -> float:
         """The learning rate of a round."""
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
-    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
+    def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
-        ``once``: no client reports twice, so a scheme that keeps a residual is refused.
+        ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
+        scheme that keeps a residual is refused.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
                 given = self.options[name]
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
+        if self.scheme == RECORD:
+            return self._record_scheme(dim)
         budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
         if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
-        name = self.scheme
+        name, options = self.scheme, self.options
+        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
         if name == "auto":
-            known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
-            name = automatic_scheme(**known, visits=visits, options=self.options)
-        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
+            name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
+        scheme = make_scheme(name, **known, **options)
         if once and scheme.residual:
             raise ValueError(
-                f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
-                "once there is none: write scheme = 'auto' for the best that keeps nothing"
+                f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
+                "reports: write scheme = 'auto' for the best that keeps nothing"
             )
         return scheme
 
+    def _record_scheme(self, dim: int) -> Scheme:
+        """The scheme per record: all rounds together have this ε and δ."""
+        rounds = self.rounds or RECORD_ROUNDS
+        share = self.sampling or record_share(self.epsilon, self.delta, rounds)
+        return make_scheme(
+            RECORD,
+            dim=dim,
+            epsilon=self.epsilon,
+            bytes=None if self.bytes == Settings.bytes else self.bytes,
+            delta=self.delta,
+            reports=rounds,
+            rate=share,
+            batching=self.batching,
+            records=max(1.0, share * self.records),
+            **self.options,
+        )
+
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
-        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED else {}
+        code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
+        average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
-        return dataclasses.replace(self, scheme=scheme.name, decay=decay, options=options, bytes=few)
+        options, few = {**self.options, **code, **average}, min(self.bytes, 4 * scheme.dim)
+        if scheme.sums_records:
+            privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
+            share = privacy.rate / privacy.turns
+            return dataclasses.replace(self, decay=decay, bytes=few, sampling=share, rounds=privacy.reports)
+        named = self.scheme if self.own_scheme else scheme.name
+        return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
+        """The settings with everything decided, by the rules of ``rates.py``, for so many reports a round.
 
-        ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
+        ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
         """
-        scheme.check_clip(self.clip_norm or None)
         chosen, rounds = self.chosen(scheme), self.rounds or 600
+        if scheme.sums_records:
+            bound = self.clip_norm or self.bound or RECORD_BOUND[rule or "other"]
+            lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
+            return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
+        scheme.check_clip(self.clip_norm or None)
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
@@ -163,7 +217,7 @@ class RunConfig(Settings):
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     rounds: int = 0
-    """0: 600; if each client reports once, 10 to 100, so that over 100 clients are in a round if they can."""
+    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one a pass."""
     dataset: str = "mnist5k"
     """A built-in one, package.module:factory, or the path of a .csv file."""
     label: str = ""
@@ -180,9 +234,18 @@ class RunConfig(Settings):
     clients: int = 0
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
-    """``all``: every client in every round, with one batch each; a number: that many clients per round, with
-    all their data; ``once``: clients / rounds per round, likewise, and no client twice."""
+    """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
+    clients per round, with all their data; ``once``: every client once in each pass over all of them, in a
+    secret order per pass."""
+    reports: int = 1
+    """Of each client in the whole run, for ``once``, which more than 1 implies; each costs its epsilon."""
+    visits: int = 0
+    """1: a client sends all its reports in one round, about one model; 0: one report in each pass."""
     minibatch: bool = False
+    local_epochs: int = 0
+    """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
+    reports the mean gradient of these steps; 0: it reports the gradient of one batch, or of its data."""
+    local_lr: float = 0.05
     partition: str = "auto"
     """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
     shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
@@ -199,26 +262,39 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        checks.integer("reports", self.reports, 1, MOST_REPORTS)
+        if self.reports > 1 and self.participation == "all":
+            object.__setattr__(self, "participation", "once")
+        object.__setattr__(self, "participation", str(self.participation))  # a number may be one
         if self.rounds == 0 and not self.once:
-            object.__setattr__(self, "rounds", USUAL_ROUNDS)
+            usual = RECORD_ROUNDS if self.scheme == RECORD else USUAL_ROUNDS
+            object.__setattr__(self, "rounds", usual)
         super().__post_init__()
         for name in ("batch", "evaluate_every", "checkpoint_every"):
             checks.integer(name, getattr(self, name), 1, MOST_CLIENTS)
-        for name in ("clients", "test_images"):
+        for name in ("clients", "test_images", "local_epochs"):
             checks.integer(name, getattr(self, name), 0, MOST_CLIENTS)
         checks.real("validation", self.validation, 0.0, 0.9)
+        checks.real("local_lr", self.local_lr, 1e-9, 1e6)
+        if self.minibatch and self.local_epochs:
+            raise ValueError(
+                "minibatch = true and local_epochs exclude each other: local steps take all batches"
+            )
         checks.integer("workers", self.workers, 0, 1024)
         _one_of("engine", self.engine, ENGINES, also=FEDERATIONS)
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
+        if self.per_record and self.engine == "flower":
+            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
+        if self.per_record and (self.once or self.minibatch):
+            raise ValueError(
+                f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
+                "clients, or a number of them, take part in a round; sampling says which records they draw"
+            )
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
-        if self.once and 0 < self.clients < self.rounds:
-            raise ValueError(
-                f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
-                "each round needs clients that have not answered"
-            )
+        self._check_passes()
         if participants is not None and 0 < self.clients < participants:
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
@@ -228,8 +304,16 @@ class RunConfig(Settings):
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
-        rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
-        return dataclasses.replace(self, partition=chosen, clients=clients, rounds=rounds)
+        rounds = self.rounds or max(1, usual_rounds(clients) // self.passes) * self.passes
+        share = self.records or float(rows // clients)
+        return dataclasses.replace(
+            self, partition=chosen, clients=clients, rounds=rounds, records=share if self.per_record else 0.0
+        )
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the guarantee is for records, not for clients."""
+        return self.scheme == RECORD
 
     @property
     def is_table(self) -> bool:
@@ -237,10 +321,35 @@ class RunConfig(Settings):
         declared = self.label or self.owner or self.ranges or self.categories
         return bool(declared) or self.dataset.endswith(".csv")
 
+    def _check_passes(self) -> None:
+        """Raise ValueError unless each pass has as many rounds as the others, and clients for each round."""
+        asked = f"reports = {self.reports}"
+        if self.visits not in (0, 1, self.reports) or (self.visits and not self.once):
+            raise ValueError(f"visits = {self.visits} with {asked} must be 1 (all in one round) or 0")
+        if self.reports > 1 and not self.once:
+            raise ValueError(f"{asked} needs participation = 'once', not {self.participation!r}")
+        if self.engine == "flower" and self.reports > self.passes:
+            raise ValueError("visits = 1: engine = 'flower' asks a node for one report in a round")
+        if self.once and self.rounds % self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds} cannot be cut into {self.passes} passes of one length, one for each "
+                f"of reports = {self.reports}: a multiple of {self.passes} can"
+            )
+        if self.once and 0 < self.clients < self.rounds // self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds // self.passes} is more than clients = {self.clients}: with "
+                "participation = 'once' each round of a pass needs clients that have not answered in it"
+            )
+
     @property
     def once(self) -> bool:
-        """Whether each client takes part in at most one round."""
+        """Whether each client takes part in at most one round of a pass, in a slot that does not name it."""
         return self.participation == "once"
+
+    @property
+    def passes(self) -> int:
+        """How often all clients are gone through, each time in another order."""
+        return 1 if self.visits == 1 else self.reports
 
     @property
     def participants(self) -> int | None:
@@ -248,26 +357,44 @@ class RunConfig(Settings):
         if self.participation == "all":
             return None
         if self.once:
-            return self.clients // max(1, self.rounds)
-        if not self.participation.isdecimal() or int(self.participation) < 1:
+            return self.clients // max(1, self.rounds // self.passes)
+        try:
+            share = float(self.participation)
+        except ValueError:
+            share = 0.0
+        if self.participation.isdecimal() and share >= 1:
+            return int(self.participation)
+        if self.participation.isdecimal() or not 0 < share <= 1:
             asked = f"participation = {self.participation!r}"
-            raise ValueError(f"{asked} must be 'all', 'once' or a number of clients per round")
-        return int(self.participation)
+            raise ValueError(
+                f"{asked} must be 'all', 'once', a number of clients per round or a fraction of them"
+            )
+        return max(1, round(share * self.clients))
 
     @property
     def asked(self) -> int:
-        """Clients in a round."""
-        return self.participants or self.clients
+        """Reports of a round: one of each client in it, or all of them in one visit."""
+        return (self.participants or self.clients) * (self.reports // self.passes)
 
     @property
-    def visits(self) -> float:
-        """Reports of a client in all rounds, on average."""
+    def average_reports(self) -> float:
+        """Reports of a client that build on each other, on average: none do in secret slots."""
         return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
+
+    @property
+    def apart(self) -> float:
+        """Rounds from one report of a client to its next, on average."""
+        return max(1, self.clients) / max(1, self.asked)
 
     @property
     def unrepeatable(self) -> bool:
         """Whether a round cannot be repeated: its noise would differ, or its clients would refuse."""
         return self.engine == "local" and (self.secure or bool(self.ledgers))
+
+
+def usual_rounds(clients: int) -> int:
+    """Of a run in which each client reports once: over 100 clients are in a round if they can."""
+    return min(clients, max(10, min(100, clients // 101)))
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
@@ -301,9 +428,19 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
     hints = get_type_hints(RunConfig).items()
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    if type(values.get("participation")) in (int, float):
+        values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    if "reports" in values:
+        values = {"participation": "once", **values}
+        if values["reports"] > 1 and values["participation"] == "all":
+            raise ValueError(f"reports = {values['reports']} needs participation = 'once', not 'all'")
+    per_record = values.get("scheme") == RECORD
+    if per_record and values.get("bytes") == Settings.bytes:
+        values["bytes"] -= 1  # asked for: the default leaves the size open
     if RunConfig(**values).is_table:
         loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
-        usual = {"model": "linear", "scheme": "auto", "participation": "once", "loss": loss}
+        usual = {"model": "linear", "scheme": "auto", "loss": loss}
+        usual["participation"] = "all" if per_record else "once"
         values = {**usual, **values}
     return RunConfig(**values)

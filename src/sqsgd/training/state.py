@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import total
 from sqsgd._internal.files import worded
 from sqsgd.core import Scheme
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.training.settings import Settings
 
 Gradient = npt.NDArray[np.float64]
@@ -90,11 +90,11 @@ def make_record(
 
     tests/training/test_algorithm.py::test_totals_are_never_below_the_exact_product.
     """
-    epsilon, near = scheme.privacy.epsilon, np.array(magnitudes) > _NEAR * before.bound
+    reports, near = max(after.spent.values(), default=1), np.array(magnitudes) > _NEAR * before.bound
     return Record(
         round=before.round,
-        epsilon=epsilon,
-        epsilon_total=total(epsilon, max(after.spent.values(), default=1)),
+        epsilon=spent(scheme.privacy, 1),
+        epsilon_total=spent(scheme.privacy, reports),
         clip_rate=float(np.mean(near)) if near.size else None,
         bound=before.bound,
         **measured,

@@ -291,8 +291,8 @@ def check_runs(sweep: Sweep) -> list[str]:
             problem = train.load_problem(config, loaded=data[source])
             if job in finals:
                 config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
-                train.fitted(config, problem.dim)
-                told.setdefault(train.outlook(config, problem.dim), []).append(place)
+                _, scheme, _ = train.fitted(config, problem.dim)
+                told.setdefault(train.outlook(config, scheme), []).append(place)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
     return [f"{'; '.join(places)}: {line}" for line, places in told.items() if line]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import logging
+import math
 import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -21,13 +24,16 @@ from sqsgd._internal.files import NUMBERS, forget_secret
 from sqsgd.core import Scheme
 from sqsgd.privacy import planner
 from sqsgd.privacy.ledger import Ledgers
+from sqsgd.privacy.record_plan import record_warnings
 from sqsgd.schemes import check_name
 from sqsgd.training import engine
 from sqsgd.training import order as orders
+from sqsgd.training.rates import change_rate
 from sqsgd.training.run_folder import CONFIG, RunFolder, new_folder
 from sqsgd.training.settings import (
     FEDERATIONS,
     FIELDS,
+    IN_MEMORY,
     RunConfig,
     cores,
     load_config,
@@ -35,18 +41,19 @@ from sqsgd.training.settings import (
     read_config,
 )
 from sqsgd.training.state import Record, State, initial_state
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, certificate, reached, summarise, told
 
 if TYPE_CHECKING:
     from sqsgd.learning.datasets import Dataset
     from sqsgd.learning.problem import LearningProblem
 
+_LOG = logging.getLogger("sqsgd")
 MAY_CHANGE = ("rounds", "workers", "evaluate_every", "checkpoint_every", "data_dir", "device", "name")
 """The keys of config.toml that may be changed before a run is resumed: none affects a completed round."""
-OBJECTS, IN_MEMORY = ("dataset", "model", "loss"), "in-memory"  # what may be objects; one without a name
+OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
     """A finished run: the content of its folder, and the trained model.
 
@@ -62,6 +69,12 @@ class TrainedRun:
     model: Any
     """The torch module, with the weights after the last round."""
 
+    def __repr__(self) -> str:
+        about, spent = self.summary, f"epsilon {self.config.epsilon:g} per report"
+        parts = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        parts += [str(about.get("scheme", self.config.scheme)), spent, f"{self.config.rounds:,} rounds"]
+        return f"TrainedRun({', '.join(parts)}, folder={str(self.folder)!r})"
+
     @property
     def metrics(self) -> dict[str, float]:
         """The last measurement on held-out data, by name; the headline first."""
@@ -72,6 +85,104 @@ class TrainedRun:
     def records(self) -> list[dict[str, Any]]:
         """One record per round."""
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Rounds:
+    """The rounds of a run, which are carried out as they are read: see ``sqsgd.run``."""
+
+    def __init__(self, run: Run, state: State, *, report: bool) -> None:
+        self._run, self._state, self._report, self._begun = run, state, report, False
+
+    def __len__(self) -> int:
+        return self._run.config.rounds - self._state.round
+
+    def __iter__(self) -> Iterator[Record]:
+        import torch
+
+        if self._begun:
+            if RunFolder(self.folder).finished:
+                return
+            self._run, self._state = self._run.resumed()
+        self._begun = True
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # see prepare_torch
+        try:
+            yield from self._run.rounds(self._state)
+        finally:
+            torch.set_num_threads(threads)
+        if self._report:
+            from sqsgd.report.page import write_report
+
+            write_report([self.folder], self.folder / "report.html")
+
+    @property
+    def config(self) -> RunConfig:
+        """The complete configuration."""
+        return self._run.config
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written, round by round."""
+        return self._run.folder
+
+    @property
+    def result(self) -> TrainedRun:
+        """The finished run; ValueError before that."""
+        if not RunFolder(self.folder).finished:
+            raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
+        summary = json.loads((self.folder / "summary.json").read_text())
+        run = self._run
+        return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
+
+
+def run(
+    config: RunConfig | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    report: bool = True,
+    **settings: Any,
+) -> Rounds:
+    """The rounds of the run that ``train`` carries out, one record each; ``result`` is then the finished run.
+
+    After a loop that ended early, by ``break`` or an exception, another loop goes on, or ``resume=True``.
+
+    Args:
+        config: As for ``train``, like all other arguments.
+        out: The folder of the run.
+        resume: Continue the run in ``out``.
+        report: Write ``report.html`` after the last round.
+        **settings: Fields of ``RunConfig``, or objects.
+
+    Raises:
+        ValueError: The message names the wrong setting.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rounds = run(model="linear", clients=4, rounds=2, epsilon=50.0, out=folder, report=False)
+    ...     for record in rounds:
+    ...         print(record.round, record.epsilon_total, record.clients)
+    ...     rounds.result.summary["rounds"], len(rounds)
+    0 50.0 4
+    1 100.0 4
+    (2, 2)
+    """
+    import torch
+
+    if not resume and isinstance(scheme := settings.get("scheme"), Scheme) and scheme.privacy.is_private:
+        settings = {"epsilon": scheme.privacy.epsilon, **settings}
+    if config is None and not resume and "epsilon" not in settings:
+        raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
+    if isinstance(config, RunConfig):
+        settings, config = {**dataclasses.asdict(config), **settings}, None
+    (values, given), threads = _named(settings), torch.get_num_threads()
+    try:
+        begun, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
+    finally:  # prepare_torch sets one
+        torch.set_num_threads(threads)
+    for line in () if resume else begun.notes:
+        warnings.warn(line, stacklevel=2)
+    return Rounds(begun, state, report=report)
 
 
 def train(
@@ -91,8 +202,9 @@ def train(
         report: Write ``report.html``.
         **settings: Fields of ``RunConfig``, which override ``config``; without it ``epsilon`` is needed.
             ``dataset`` may also be the data themselves (arrays, a DataFrame, a torch Dataset or DataLoader, a
-            Hugging Face dataset), ``model`` a module or a function that makes one, and ``loss`` a function
-            of (model, batch), an object that has one, or a loss of torch.nn.
+            Hugging Face dataset), ``model`` a module or a function that makes one, ``loss`` a function of
+            (model, batch), an object that has one, or a loss of torch.nn, and ``scheme`` a ``Scheme``, whose
+            ε is then the default, or a function of dim, epsilon and bytes that makes one.
 
     Returns:
         The finished run. Ctrl-C saves a checkpoint and is raised again.
@@ -107,27 +219,10 @@ def train(
     >>> run.summary["rounds"], run.summary["notion"], list(run.metrics)
     (2, 'local', ['accuracy'])
     """
-    import torch
-
-    if config is None and not resume and "epsilon" not in settings:
-        raise ValueError("epsilon is missing: give the epsilon of one report (the paper's is 400)")
-    if isinstance(config, RunConfig):
-        settings, config = {**dataclasses.asdict(config), **settings}, None
-    (values, given), threads = _named(settings), torch.get_num_threads()
-    try:
-        run, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
-        for line in () if resume else run.notes:
-            warnings.warn(line, stacklevel=2)
-        for _ in run.rounds(state):
-            pass
-    finally:  # prepare_torch sets one
-        torch.set_num_threads(threads)
-    summary = json.loads((run.folder / "summary.json").read_text())
-    if report:
-        from sqsgd.report.page import write_report
-
-        write_report([run.folder], run.folder / "report.html")
-    return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
+    rounds = run(config, out=out, resume=resume, report=report, **settings)
+    for _ in rounds:
+        pass
+    return rounds.result
 
 
 def begin(
@@ -189,7 +284,12 @@ class Run:
                 "clients take part; leave clients out, and all do"
             )
         data = self.problem.dataset.note
-        return [note for note in (absent, data, outlook(config, self.problem.dim)) if note]
+        if config.per_record:
+            parts = self.problem.parts
+            sizes = [len(parts[client]) for client in range(len(parts))]
+            share = self.scheme.privacy.rate / self.scheme.privacy.turns
+            data = " ".join([data, *record_warnings(min(sizes), min(sizes) * share, config.delta)]).strip()
+        return [note for note in (absent, data, outlook(config, self.scheme)) if note]
 
     def started(self) -> tuple[Run, State]:
         config, files, run = self.config, RunFolder(self.folder), self
@@ -200,8 +300,10 @@ class Run:
                 f"ledgers = {kept!r} is in {self.folder}, where results go: a ledger says in which round its "
                 "user reported, which is a secret here; choose a folder elsewhere"
             )
+        if config.reports > 1 and (ledgers := _ledgers(config, self.scheme)):
+            ledgers.check(config.clients)
         if config.once and self.order is None:
-            order = orders.secret_order(config.clients, config.asked)
+            order = orders.secret_order(*_sizes(config), **_passes(config))
             run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
@@ -211,8 +313,8 @@ class Run:
         """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
         config, files = self.config, RunFolder(self.folder)
         state, kept = files.load()
-        # With these, the number of rounds decides who is in a round, or the size of its step.
-        fixed = {"rounds"} if config.once or config.decay != "none" else set()
+        # With these, the number of rounds decides who is in a round, the size of its step, or the noise.
+        fixed = {"rounds"} if config.once or config.per_record or config.decay != "none" else set()
         for name, value in dataclasses.asdict(config).items():
             if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
                 raise ValueError(
@@ -224,6 +326,8 @@ class Run:
                 f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
                 f"begun with {kept['data']}: give the same data in the same order, or another --out"
             )
+        if kept["fingerprint"] != self.scheme.fingerprint:
+            raise ValueError(f"scheme = {config.scheme!r} is another than this run was begun with")
         if state.weights.size != self.problem.dim:
             raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
         if config.unrepeatable and files.last_begun == state.round and not files.finished:
@@ -243,6 +347,7 @@ class Run:
             **dataclasses.asdict(self.config),
             "order": self.order_file,
             "rate": self.settings.lr,
+            "fingerprint": self.scheme.fingerprint,
             "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
         }
 
@@ -253,11 +358,14 @@ class Run:
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
         with files.held():
             files.keep_rounds(state.round)
+            _LOG.info("round %s of %s", f"{state.round + 1:,}", f"{config.rounds:,}")
             try:
                 for record, after in self._engine_rounds(state, files):
                     if after.round == config.rounds or after.round % config.evaluate_every == 0:
-                        measured = self.problem.measure(after.weights).recorded()
-                        record = dataclasses.replace(record, **measured)
+                        record = dataclasses.replace(record, **self.problem.measure(after.weights).recorded())
+                    measured = reached(record)
+                    level = logging.INFO if measured else logging.DEBUG
+                    _LOG.log(level, told(record, config.rounds, measured))
                     files.write(record.to_dict())
                     state = after  # only now: a checkpoint needs a line for each of its rounds
                     if state.round == config.rounds or state.round % every == 0:
@@ -266,10 +374,13 @@ class Run:
                     if stop() and state.round < config.rounds:
                         files.save(state, about)
                         return
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, GeneratorExit):
                 files.save(state, about)
                 raise
-            files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
+            _LOG.info("summary and central guarantee")
+            summary = self._summary(files.lines)
+            model = self.problem.named_weights(state.weights)
+            files.finish(model, summary, certificate(self.scheme, summary))
             if self.order_file:  # nobody needs to know it any more
                 forget_secret(self.order_file)
 
@@ -292,34 +403,57 @@ class Run:
 
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        told = ("dataset", "model", "loss", "features", "participation", "clients")
+        told = ("dataset", "model", "loss", "features", "participation", "clients", "visits")
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
-            "protects": "row" if config.is_table and not config.owner else "client",
+            "protects": _protected(config),
         }
         if config.once:
-            about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
+            each: dict[str, Any] = {"reports": config.reports, "seeded": not config.secure}
+            each |= {"one_visit": config.participants} if config.reports > config.passes else {}
+            about |= about_once(self.scheme, "run", lines, **each)
         if config.once and about["protects"] == "row":
             about["central_note"] = about["central_note"].replace("user", "row")
-        return summarise(lines, self.scheme, self.settings, once=config.once, **about)
+        reports = config.reports if config.once else 0
+        return summarise(lines, self.scheme, self.settings, reports=reports, **about)
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
     """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
+    _LOG.info("scheme and learning rate")
     config = config.on(problem.dataset.owners, len(problem.dataset.train_labels))
-    config, scheme, settings = fitted(config, problem.dim)
+    config, scheme, settings = fitted(config, problem.dim, given)
+    if config.local_epochs and not config.lr and scheme.follows_norms:  # as far as the clients' own steps go
+        steps = len(problem.dataset.train_labels) / config.clients / config.batch
+        whole = config.local_lr * config.local_epochs * math.ceil(steps)
+        lr = max(settings.lr, whole * change_rate(scheme, config.asked, config.optimizer))
+        settings = dataclasses.replace(settings, lr=lr)
+    if scheme.sums_records:
+        problem.check_records()
     order = None
     if config.once and not config.secure:
-        order = orders.seeded_order(config.clients, config.asked, config.seed)
+        order = orders.seeded_order(*_sizes(config), config.seed, **_passes(config))
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
+
+
+def _sizes(config: RunConfig) -> tuple[int, int]:
+    return config.clients, config.participants or config.clients
+
+
+def _passes(config: RunConfig) -> dict[str, Any]:
+    """What an order needs to know about the passes of a run."""
+    one_visit = config.reports > config.passes
+    return {"rounds": config.rounds // config.passes, "reports": config.reports, "one_visit": one_visit}
 
 
 def check_parts(config: RunConfig) -> None:
     """Check what needs no data: the scheme's name, and whether the engine is installed."""
-    if config.scheme != "auto":
+    if config.own_scheme and config.engine == "flower":
+        raise ValueError(f"scheme = {config.scheme!r}: engine = 'flower' takes names of sqsgd.SCHEMES only")
+    if config.scheme != "auto" and not config.own_scheme:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
         raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
@@ -328,9 +462,38 @@ def check_parts(config: RunConfig) -> None:
         raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
 
 
-def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
+def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) -> Scheme:
+    """The user's scheme; ValueError unless it fits the model and spends no more than it was allowed."""
+    from sqsgd.learning.factories import call_factory, find_named
+
+    name, value = config.scheme, (given or {}).get("scheme")
+    value = find_named(name, "scheme") if value is None else value
+    if not isinstance(value, Scheme):
+        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.bytes}
+        value = partial(value, **config.options) if callable(value) else value
+        value = call_factory(name, "scheme", value, **budget)
+        if not isinstance(value, Scheme):
+            raise ValueError(f"scheme {name!r} returned a {type(value).__name__}, not a sqsgd.Scheme")
+    elif config.options:
+        raise ValueError(f"options = {config.options} belong to a name; this scheme is made already")
+    if value.dim != dim:
+        raise ValueError(f"scheme {name!r} is for {value.dim:,} weights; the model has {dim:,}")
+    if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
+        raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
+    if config.once and value.residual:
+        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
+    return value
+
+
+def fitted(
+    config: RunConfig, dim: int, given: Mapping[str, Any] | None = None
+) -> tuple[RunConfig, Scheme, RunConfig]:
     """The complete configuration, the scheme, and the configuration with bound and rate decided."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+    if config.own_scheme:
+        scheme = _own_scheme(config, dim, given)
+    else:
+        visits = config.average_reports
+        scheme = config.make_scheme(dim, visits=visits, apart=config.apart, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -344,6 +507,8 @@ def fitted(config: RunConfig, dim: int) -> tuple[RunConfig, Scheme, RunConfig]:
 def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
     if not config.ledgers:
         return None
+    if scheme.sums_records:
+        return Ledgers(folder=Path(config.ledgers), max_epsilon=config.epsilon, delta=config.delta)
     if not scheme.privacy.is_pure_local:
         raise ValueError(f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is not locally private")
     if scheme.privacy.arithmetic != "exact":
@@ -351,28 +516,33 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
             f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is private in real arithmetic only, "
             "which ledgers do not certify; choose another scheme, or omit ledgers"
         )
-    cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    cap = total(scheme.privacy.epsilon, config.reports if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
+def _protected(config: RunConfig) -> str:
+    return "record" if config.per_record else "row" if config.is_table and not config.owner else "client"
+
+
 def _once_rule(config: RunConfig) -> str:
-    """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
+    """The rule for rates where clients answer in slots for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
     linear = model in ("linear", PRETRAINED) and (bool(features) or config.is_table)
-    if not (config.once and config.optimizer == "sgd" and linear):
+    if not ((config.once or config.per_record) and config.optimizer == "sgd" and linear):
         return ""
     if features:
         return "pretrained" if model == PRETRAINED else "softmax"
     return "numbers" if config.loss == "squared-error" else "classes"
 
 
-def outlook(config: RunConfig, dim: int) -> str:
-    """One line if a model of ``dim`` weights is predicted to learn little or nothing."""
-    scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+def outlook(config: RunConfig, scheme: Scheme) -> str:
+    """One line if a model is predicted to learn little or nothing from such reports."""
+    if scheme.sums_records:
+        return ""
     if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients)
+        found = planner.once_outlook(scheme, config.clients * config.reports)
     else:
         found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
@@ -411,6 +581,7 @@ def load_problem(
     config = config.on(dataset.owners, len(dataset.train_labels))
     if config.is_table and config.partition == "drawn":
         raise ValueError("partition = 'drawn' gives one row to several clients; leave it out for tables")
+    _LOG.info("model %s on %s examples", model_name, f"{len(dataset.train_labels):,}")
     intercept = not features and not config.is_table
     made = (model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
     model = make_model(*made, head=dataset.head, intercept=intercept)
@@ -426,6 +597,8 @@ def load_problem(
         workers=config.workers or cores(),
         objective=objective,
         minibatch=config.minibatch,
+        local_epochs=config.local_epochs,
+        local_lr=config.local_lr,
     )
 
 
@@ -437,6 +610,7 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
     features, _ = extractor_and_model(config.features, config.model)
     value = (given or {}).get("dataset", config.dataset)
+    _LOG.info("reading %s", config.dataset)
     if config.is_table and not isinstance(value, Dataset):
         facts = {name: getattr(config, name) for name in ("label", "owner", "ranges", "categories")}
         dataset, _ = table_dataset(config.dataset, value, Columns(**facts))
@@ -461,7 +635,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
-        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | Path)
+        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | float | Path)
         values[name] = str(plain) if as_text else plain
     return values, given
 

@@ -6,12 +6,29 @@ file, whose edits numba's cache would not notice. Callers import inside function
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
 
 Kernel = Callable[..., Any]
+_LOG = logging.getLogger("sqsgd")
+
+
+class _Told(event.Listener):
+    """Says which kernel is compiled: seconds each, when a version first runs."""
+
+    def on_start(self, event: Any) -> None:
+        if (kernel := event.data["dispatcher"].py_func).__module__.startswith("sqsgd"):
+            _LOG.info("compiling the kernel %s, once", kernel.__name__)
+
+    def on_end(self, event: Any) -> None:
+        _LOG.debug("compiled")
+
+
+event.register("numba:compile", _Told())
 
 
 def compiled(function: Kernel) -> Kernel:

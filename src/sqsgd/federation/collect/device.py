@@ -356,17 +356,17 @@ def _check_cost(terms: Terms, max_epsilon: float | None) -> None:
 
 def _drawn(terms: Terms) -> dict[str, Any]:
     """A device's part in a study: its rounds, the times of its visits, and what its tokens are made of."""
-    reports = []
-    for _ in range(terms.known["reports"]):
-        each: dict[str, Any] = {
+    count, rounds = terms.known["reports"], terms.known["rounds"] if terms.drawn else 0
+    draws = [(secrets.randbelow(rounds), secrets.randbelow(_UNIT)) for _ in range(count) if rounds]
+    reports: list[dict[str, Any]] = [
+        {
             "state": "waiting", "nonce": secrets.token_hex(32), "salt": secrets.token_hex(48),
             "blind": f"{terms.key.new_blind():x}",
-        }  # fmt: skip
-        if terms.drawn:
-            round = secrets.randbelow(terms.known["rounds"])
-            due = terms.at(round + _SPREAD * secrets.randbelow(_UNIT) / _UNIT)
-            each |= {"round": round, "due": due}
-        reports.append(each)
+        }
+        for _ in range(count)
+    ]  # fmt: skip
+    for each, (round, place) in zip(reports, draws, strict=False):
+        each |= {"round": round, "due": terms.at(round + _SPREAD * place / _UNIT)}
     return {"study": terms.description.decode(), "reports": reports}
 
 

@@ -200,7 +200,11 @@ def _not_now(study: Study, at: Stage, state: str, report: Report, now: float) ->
 def _issue(
     database: Database, study: Study, issues: dict[str, str], at: Stage, now: float
 ) -> dict[str, Answer]:
-    """Per invitation: yes, if it asks for the first time, or for the same as before."""
+    """Per invitation: yes, if it asks for the first time, or for the same as before.
+
+    Devices that draw their rounds join before the first one: a later one could not come in all of them, and
+    its round would be known better. tests/collect/test_intake.py::test_nobody_joins_when_rounds_have_begun.
+    """
     if at.state == ENDED:
         return dict.fromkeys(issues, Rejection("closed", "the study has ended"))
     answers: dict[str, Answer] = {}
@@ -213,12 +217,15 @@ def _issue(
         reason = f"{study.tokens_per_minute} devices may ask for tokens in a minute"
         answers |= dict.fromkeys(list(issues)[allowed:], Rejection("too-many", reason, 60 - now % 60))
     asked = [(number, request) for number, request in issues.items() if number not in answers]
-    database.write_many("INSERT INTO invitations VALUES (?, ?) ON CONFLICT (number) DO NOTHING", asked)
+    begun = study.visits == DRAWN and now >= study.begins
+    if not begun:
+        database.write_many("INSERT INTO invitations VALUES (?, ?) ON CONFLICT (number) DO NOTHING", asked)
     stored = database.read_among("SELECT number, request FROM invitations WHERE number {among}", dict(asked))
     for number, request in stored:
         other = "the invitation was used with other blinded messages"
         answers[number] = None if request == issues[number] else Rejection("invitation-used", other)
-    return answers
+    late = Rejection("closed", "the first round has begun: the study takes no more devices")
+    return dict.fromkeys(issues, late) | answers
 
 
 def counts(database: Database, study: Study, round: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

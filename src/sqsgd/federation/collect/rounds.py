@@ -40,7 +40,7 @@ from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
@@ -254,13 +254,14 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
       tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
     """
     drawn, several = study.visits == DRAWN, study.reports > 1
-    found = about_once(
-        study.made_scheme, "run" if drawn else "round", lines, seeded=False, reports=study.reports,
-        dropouts=(missed or 0) if several else 0,
-    )  # fmt: skip
+    found = about_once(study.made_scheme, "run" if drawn else "round", lines, seeded=False)
+    if several:  # of R reports in a pass, at most ``missed`` are missing in another
+        counted = found["users" if drawn else "fewest_users"] // study.reports - (missed or 0)
+        found |= {name: found[name] // study.reports for name in ("users", "fewest_users")}
+        found |= central(study.made_scheme, max(0, counted), found["order"], study.reports, seeded=False)
     who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
     found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
-    note, central, _ = found["central_note"].partition(" for whoever sees only the models")
+    note, stated, _ = found["central_note"].partition(" for whoever sees only the models")
     if study.admission == OPEN or (several and missed is None):
         why = "several reports of a user are certified when the study has ended"
         why = "in an open study one person may have made all the others" if study.admission == OPEN else why
@@ -271,7 +272,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
             "central_epsilon": None,
             "central_note": f"none: local {local:g} against everyone; {why}",
         }
-    if central:
+    if stated:
         service = "against the service and all who see the models, unless the relay helps the service"
         models = "for those who see the models; the service sees who sent what"
         found["central_note"] = f"{note} {service if study.relay else models}"
@@ -322,7 +323,7 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         **whole,
     }
     known |= guarantee(study, lines, *_missed(database, study))
-    summary = summarise(lines, study.made_scheme, study, once=True, **known)
+    summary = summarise(lines, study.made_scheme, study, reports=study.reports, **known)
     summary |= {
         "epsilon_total": total(study.made_scheme.privacy.epsilon, study.reports),
         "reports": study.reports,
@@ -345,7 +346,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
             folder.save(last, about)
             shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
             model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            folder.finish(model.sent(last.weights), summary)
+            made = certificate(study.made_scheme, summary)
+            folder.finish(model.sent(last.weights), summary, made)
     return summary
 
 

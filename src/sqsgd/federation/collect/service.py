@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -189,7 +190,7 @@ class Service:
 
         path, fields = scope["path"], _fields(scope)
         if self._page is not None and scope["method"] in ("GET", "HEAD") and not self._route(path):
-            with contextlib.suppress(Exception):  # starlette raises what it does not find
+            with contextlib.suppress(HTTPException, OSError, ValueError):  # no such file: answered below
                 await self._page({**scope, "root_path": ""}, receive, fixed)
                 return
         try:

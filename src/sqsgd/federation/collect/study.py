@@ -111,7 +111,9 @@ class Study(Settings):
     softmax: Annotated[bool, "The model is a softmax on features of unit length."] = False
     visits: Annotated[str, "drawn: each device draws its rounds; once: it reports when it comes."] = DRAWN
     reports: Annotated[int, "Reports of one user."] = 1
-    begins: Annotated[int, "Unix time at which round 0 begins; 0: now."] = 0
+    begins: Annotated[
+        int, "Unix time of the first round; 0: after a round's time, or now for visits once."
+    ] = 0
     round_seconds: Annotated[float, "Time that a round is open."] = 86400.0
     fewest: Annotated[int, "Reports without which a round takes no step; 0: half of those expected."] = 0
     relay: Annotated[str, "https address of the oblivious relay; empty: none."] = ""
@@ -223,7 +225,8 @@ def make_study(values: Mapping[str, Any], key: str, token_key: bytes = b"") -> S
         raise ValueError(f"scheme = {study.scheme!r}: {lacks}; write scheme = 'auto'")
     softmax = study.softmax and study.optimizer == "sgd"
     study = study.fitted(scheme, study.expected, rule="softmax" if softmax else "")
-    begins = study.begins or int(time.time())
+    joining = study.round_seconds if study.visits == DRAWN else 0.0
+    begins = study.begins or int(time.time() + joining)
     return dataclasses.replace(study, begins=begins, fewest=study.fewest or max(1, study.expected // 2))
 
 

@@ -61,7 +61,8 @@ def check_settings(federation: Federation) -> None:
     try:
         scheme = asked.make_scheme(dim, visits=federation.rounds)
         task = Task(round=0, client=0, seed=asked.seed, dim=dim, bound=1.0)
-        policy.scheme(make_request(scheme, asked, task, "init", ""))
+        decided = asked.for_rounds(scheme, clients=federation.nodes, rounds=federation.rounds)
+        policy.scheme(make_request(scheme, decided, task, "init", ""))
     except Refused as error:
         raise ValueError(f"every node would refuse: {error}") from None
     except ValueError:

@@ -1,0 +1,79 @@
+"""The sum of records, each limited to a grid by itself: what a guarantee per record is about."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from sqsgd._internal import checks
+
+Whole = npt.NDArray[np.int64]
+REACH = 1 << 22
+"""L: the l2 norm of a record's whole numbers is at most L, exactly."""
+MOST_RECORDS = 1 << 32  # their sum stays far below 2^63
+_SOFT = 0.01  # of normalised records, as in Bu et al. 2022
+
+
+@final
+class RecordSum:
+    """A sum of vectors, one of each record, in whole numbers. One record moves it by at most L in l2 norm.
+
+    A record x becomes the whole numbers nearest to x L' / max(C, |x|): C is ``clip_norm``, and L' is so far
+    below L = 2^22 that rounding cannot exceed it. If their squares add up to more than L² all the same, or if
+    x holds NaN or infinity, the record is left out. ``normalise`` takes x L' / (|x| + 0.01 C) instead: all
+    records then count nearly the same, and the steps hardly depend on C.
+
+    Guarantees
+    ----------
+    * Adding or removing one record changes the total by a vector of l2 norm at most L, in exact arithmetic,
+      for any floats: tests/mechanisms/test_discrete_gaussian.py::test_one_record_moves_the_sum_by_at_most_l.
+
+    >>> total = RecordSum(2, clip_norm=1.0)
+    >>> total.add(np.array([[0.6, 0.0], [0.0, 30.0], [np.nan, 0.0]], np.float32))
+    >>> total.mean_of(2).round(3).tolist(), total.dropped
+    ([0.3, 0.5], 1)
+    """
+
+    def __init__(
+        self, dim: int, clip_norm: float, *, normalise: bool = False, block: tuple[int, int] | None = None
+    ) -> None:
+        """``block``: the public round and seed of a block of coordinates; None: the whole vector."""
+        self.dim = checks.integer("dim", dim, 1, 2**32)
+        self.clip_norm = checks.real("clip_norm", clip_norm, 1e-9, 1e30)
+        self.normalise, self.block = normalise, block
+        self.dropped = 0
+        """Records that were left out; it stays with the silo."""
+        self._added, self._codes = 0, np.zeros(self.dim, np.int64)
+        self.total: Whole = np.zeros(self.dim, np.int64)
+
+    def __repr__(self) -> str:
+        return f"RecordSum({self.dim}, clip_norm={self.clip_norm!r})"  # the number of records is private
+
+    @property
+    def reach(self) -> float:
+        """L': what ``clip_norm`` becomes in whole numbers."""
+        return reach_of(self.dim)
+
+    def add(self, rows: npt.NDArray[Any]) -> None:
+        """Add records: one float vector in each row."""
+        from sqsgd._internal.kernels.records import add_records
+
+        rows = checks.shaped_rows("records", rows, len(rows), self.dim)
+        self._added += len(rows)
+        checks.integer("the number of records", self._added, 0, MOST_RECORDS)
+        soft = _SOFT * self.clip_norm if self.normalise else 0.0
+        self.dropped += int(
+            add_records(rows, self.clip_norm, soft, self.reach, REACH**2, self._codes, self.total)
+        )
+
+    def mean_of(self, records: float) -> npt.NDArray[np.float64]:
+        """The sum over a public number of records, without noise: it is as private as the records."""
+        return np.asarray(self.total * (self.clip_norm / self.reach / records), np.float64)
+
+
+def reach_of(dim: int) -> float:
+    """L' = L - √n / 2 - 1: rounding adds at most √n / 2 to the norm, and floats far less than one."""
+    return REACH - math.sqrt(dim) / 2 - 1

@@ -1,0 +1,95 @@
+"""sqSGD per record: a silo's report hides each of its records, from the server too."""
+
+from __future__ import annotations
+
+import math
+
+from sqsgd._internal import checks
+from sqsgd.core import Scheme, Transform
+from sqsgd.core.codec import Column
+from sqsgd.core.transforms import Subsample, padded
+from sqsgd.mechanisms.discrete_gaussian import RecordNoise, grid_error, square_for
+from sqsgd.mechanisms.gaussian_account import LEAST_EPSILON, MOST_EPSILON, most_rho, rho_for
+from sqsgd.schemes.budgets import optional_bits, too_few_bytes
+
+BATCHINGS = ("poisson", "disjoint")
+_LEVELS = (32, 16, 8, 4)
+_SCALE_BITS = 32
+
+
+def sqsgd_record(
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    delta: float = 1e-5,
+    reports: int = 1,
+    rate: float = 1.0,
+    batching: str = "poisson",
+    records: float = 1.0,
+    levels: int | None = None,
+) -> Scheme:
+    """Add exact discrete Gaussian noise to a sum of clipped records; (``epsilon``, ``delta``) per record.
+
+    The guarantee is for all ``reports`` of a run together: adding or removing one record of one silo. Each
+    report uses each record with probability ``rate`` (``batching = "poisson"``), or records take turns in
+    disjoint batches of that share (``"disjoint"``); what was drawn is the silo's secret. ``records`` is the
+    public number that sums are divided by, such as the expected size of a batch; the real one is never sent.
+
+    By default 32 ``levels`` of the noisy coordinates, which add 1 to 2 % to the noise; with fewer ``bytes``
+    fewer levels, then a block of coordinates that all silos share.
+    """
+    dim = checks.integer("dim", dim, 1, 2**31)
+    epsilon = checks.real(
+        "epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON
+    )  # far more than the least noise has
+    delta = checks.real("delta", delta, 1e-30, 0.1)
+    reports = checks.integer("reports", reports, 1, 2**31)
+    rate = checks.real("rate", rate, 1e-6, 1.0)
+    records = checks.real("records", records, 1e-6, 2.0**40)
+    if batching not in BATCHINGS:
+        raise ValueError(f"batching = {batching!r} must be one of {', '.join(BATCHINGS)}")
+    chance, turns = (rate, 1) if batching == "poisson" else (1.0, max(1, round(1 / rate)))
+    square = square_for(rho_for(epsilon, delta, -(-reports // turns), chance))
+    size, levels = _size(dim, optional_bits(bytes), levels)
+    mechanism = RecordNoise(
+        dim=size,
+        square=square,
+        levels=levels,
+        records=records,
+        epsilon=epsilon,
+        delta=delta,
+        reports=reports,
+        rate=chance,
+        turns=turns,
+    )
+    transforms: tuple[Transform, ...] = () if size == dim else (Subsample(size=size, shared=True),)
+    return Scheme(name="sqsgd-record", dim=dim, transforms=transforms, mechanism=mechanism)
+
+
+def record_share(epsilon: float, delta: float, reports: int) -> float:
+    """The least share of its records that a silo need draw for a report, in hundredths.
+
+    T reports of a share q have about the noise √T / μ of reports of all records, as long as σ / L is about
+    2.5 or more: q = μ / (0.4 √T). A smaller share takes less time, but more noise.
+    """
+    mu = math.sqrt(2 * most_rho(epsilon, delta))
+    return min(1.0, math.ceil(100 * mu / (0.4 * math.sqrt(reports))) / 100)
+
+
+def _size(dim: int, bits: int | None, levels: int | None) -> tuple[int, int]:
+    """Coordinates and levels with the least noise for each coordinate and visit, within the budget."""
+    if levels is not None:
+        checks.integer("levels", levels, 2, 2**16)
+    tried = _LEVELS if levels is None else (levels,)
+    sizes = [dim, *(1 << power for power in reversed(range(padded(dim).bit_length() - 1)))]
+    found = []
+    for count in tried:
+        for size in sizes:
+            if bits is None or Column(padded(size), count).bits + _SCALE_BITS <= bits:
+                found.append((grid_error(padded(size), count) * dim / size, size, count))
+                break
+    if not found:
+        raise too_few_bytes(bits, "one coordinate and the scale", Column(1, tried[-1]).bits + _SCALE_BITS)
+    _, size, count = min(found)
+    return size, count
