@@ -13,6 +13,7 @@ from javascript import client
 from test_relay import NGINX, RELAY, free_port, nginx
 
 from sqsgd.federation.collect import rounds
+from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.rounds import create_study
 
 SEVEN = [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (0.6, 0.55), (0.5, 0.85)]
@@ -113,6 +114,13 @@ def test_through_a_relay_of_another_origin(browser, tmp_path):
         assert "The relay sees your address and not the bytes" in text(browser, "who")
         assert text(browser, "cost") == "ε 8 for 2 reports"
         drawn(browser)
+        old = "() => Promise.reject(new DOMException('', 'NotSupportedError'))"  # a browser without X25519
+        browser.run(f"void (crypto.subtle.generateKey = {old})")
+        browser.click("#send")
+        wait_for(
+            browser, "status", "Refused: this browser has no X25519, which relays need: use a newer one."
+        )
+        browser.run("void delete crypto.subtle.generateKey")
         browser.click("#send")
         wait_for(browser, "status", "Thank you")
         assert "This browser has made its 2 reports" in text(browser, "status")
@@ -122,19 +130,26 @@ def test_through_a_relay_of_another_origin(browser, tmp_path):
         assert browser.errors == []
 
 
-def test_a_drawn_round_is_shown_and_waited_for(browser, tmp_path):
+def test_a_drawn_round_is_shown_and_waited_for(browser, tmp_path, monkeypatch):
     """Nothing is sent before its time; then it is, if the page stays open."""
-    make(tmp_path / "study", admission="open", visits="drawn", rounds=1, round_seconds=1e8)
+    shift, now = 0.0, SqliteDatabase.now
+    monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift)
+    begins = int(time.time()) + 3600
+    make(tmp_path / "study", admission="open", visits="drawn", rounds=1, round_seconds=3600.0, begins=begins)
     with served(tmp_path / "study") as url:
-        loaded(browser, url)
-        wait_for(browser, "when", "This browser drew round 1 of 1, on ")
+        browser.connect(online=True)
+        browser.open(url)
+        wait_for(browser, "progress", "This study begins on ")
+        assert "This browser drew round 1 of 1, on " in text(browser, "when")
         drawn(browser)
         browser.run("globalThis.timers = []; void (globalThis.setTimeout = (...given) => timers.push(given))")
         browser.click("#send")
         wait_for(browser, "status", "if this page stays open")
         assert text(browser, "bytes") == "nothing yet"
         assert browser.run("document.getElementById('send').disabled")
-        browser.run("void (Date.now = () => 1e15)")  # by the page's clock its time has come
+        shift = 7000.0  # its time has come, for the service and for the page
+        browser.run("void (Date.now = () => 1e15)")
+        wait_until(lambda: ask(url, "GET", "/round")[1]["state"] == "open")
         browser.run("void timers.find(([, time]) => time !== 1500)[0]()")
         wait_for(browser, "status", "Thank you")
         wait_until(lambda: reports(url) == 1)
