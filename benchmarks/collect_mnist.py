@@ -1,31 +1,33 @@
-"""60,000 simulated devices train on MNIST through the real service, one report each over HTTP.
+"""60,000 simulated devices train on MNIST through relay, front and gateway, one report each in a drawn round.
 
     python benchmarks/collect_mnist.py DIR          # the folder with mnist, as for sqsgd train --data-dir
 
-Each device has one image. It joins with its invitation, computes its gradient at the published model, encodes
-it with secure noise, and sends 7 bytes. Gradients are computed for many devices at a time, and the model is
-read once per round; the other requests are made by each device.
+Each device has one image and one token, and draws its round. In its round it computes its gradient at the
+published model, encodes it with secure noise, seals it and sends it. Tokens are signed in one step, and
+gradients and reports are computed for many devices at a time; each report has its own sealed request.
 """
 
 import argparse
 import asyncio
 import dataclasses
 import json
-import secrets
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/collect"))
-from collect_load import Connection
-from devices import invited, make, worker
+from collect_load import bodies, load, sealed, status_of
+from devices import ask, make, worker
+from test_relay import FRONT, RELAY, free_port, nginx
+from typed import typed
 
-from sqsgd import Task, secure_rng
-from sqsgd.core.task import Tasks
+from sqsgd import secure_rng
+from sqsgd.federation.collect import oblivious
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import load_problem
 
@@ -33,98 +35,77 @@ CONFIG = Path(__file__).parents[1] / "experiments/once-mnist.toml"
 CONNECTIONS = 100
 
 
-async def requests(connections, made):
-    """All requests, over a few connections; the answers in their order."""
-    answers, waiting = [None] * len(made), list(enumerate(made))
-
-    async def one_after_the_other(connection):
-        while waiting:
-            i, request = waiting.pop()
-            while True:
-                status, body = await connection.ask(*request)
-                if status != 503:
-                    break
-                await asyncio.sleep(0.02)
-            if status != 200:
-                raise ValueError(f"{status}: {body!r}")
-            answers[i] = json.loads(body)
-
-    await asyncio.gather(*map(one_after_the_other, connections))
-    return answers
+def current(url, study, round):
+    """The weights of a round, once it is open; all through the relay."""
+    while True:
+        known = json.loads(asked(url, study, "/round"))
+        if known["round"] >= round and known["state"] == "open":
+            break
+        time.sleep(0.1)
+    if known["round"] != round:
+        raise ValueError(f"round {round} is over: this machine needs longer rounds, --seconds")
+    return np.frombuffer(asked(url, study, known["model"]), "<f4").astype(np.float32)
 
 
-async def train(url, study, problem, invitations):
-    """All rounds; returns the seconds that the requests took."""
-    loop, (host, port) = asyncio.get_running_loop(), url.removeprefix("http://").split(":")
-    connections = [(await loop.create_connection(Connection, host, int(port)))[1] for _ in range(CONNECTIONS)]
-    order, seconds = np.random.default_rng().permutation(problem.clients), 0.0
+def asked(url, study, path):
+    """The body of an answer through the relay."""
+    keys = ask(url, "GET", "/digits")[1]
+    inner = oblivious.pack_request(oblivious.Request("GET", path, {}, b""), study.request_bytes)
+    capsule, opened_by = oblivious.encapsulate(keys, inner)
+    given = ask(url, "POST", "/digits", capsule, {"content-type": oblivious.REQUEST})
+    return oblivious.read_answer(opened_by(given[1])).body
+
+
+def train(folder, url, study, problem, drawn):
+    """All rounds; returns how many reports were accepted, and the seconds of their requests."""
+    accepted, seconds = 0, 0.0
     for round in range(study.rounds):
-        users = order[round * study.slots : (round + 1) * study.slots]
-        tickets = [secrets.token_hex(32) for _ in users]
-        bodies = [
-            {"study": study.id, "ticket": ticket, "invitation": invitations.pop()} for ticket in tickets
-        ]
-        started = time.perf_counter()
-        joined = await requests(connections, [(b"/join", json.dumps(body).encode()) for body in bodies])
-        seconds += time.perf_counter() - started
-        if {answer["task"]["round"] for answer in joined} != {round}:
-            raise ValueError("a device was given a slot of another round")
-        weights = await asyncio.to_thread(model, url, study, round)
+        users = np.flatnonzero(drawn == round)
+        weights = current(url, study, round)
         rows = problem.gradient_rows(weights, round, users)[1]
-        tasks = Tasks(Task(**joined[0]["task"]), [answer["task"]["client"] for answer in joined])
-        messages = study.made_scheme.encode_many(rows, tasks, secure_rng())
-        headers = [b"authorization: Bearer %s\r\n" % ticket.encode() for ticket in tickets]
-        started = time.perf_counter()
-        await requests(
-            connections,
-            [(b"/report", row.tobytes(), header) for row, header in zip(messages, headers, strict=True)],
-        )
-        seconds += time.perf_counter() - started
-    return seconds
-
-
-def model(url, study, round):
-    """The published weights before a round."""
-    with urlopen(f"{url}/model/{study.id}/{round}") as answer:  # noqa: S310
-        return np.frombuffer(answer.read(), "<f4").astype(np.float32)
+        tasks = study.made_scheme.tasks(round, [0] * len(users), study.seed, study.bound)
+        messages = [row.tobytes() for row in study.made_scheme.encode_many(rows, tasks, secure_rng())]
+        keys = ask(url, "GET", "/digits")[1]
+        made = [sealed(study, keys, body) for body in bodies(folder, study, round, messages)]
+        capsules, openers = zip(*made, strict=True)
+        answers, _, taken = asyncio.run(load([url], "/digits", oblivious.REQUEST, capsules, CONNECTIONS))
+        told = [status_of(answer, opener) for answer, opener in zip(answers, openers, strict=True)]
+        accepted, seconds = accepted + told.count(200), seconds + taken
+    return accepted, seconds
 
 
 def main() -> None:
-    """Print accuracy, time and the central guarantee."""
+    """Print accuracy, time and the central guarantee that ``status`` prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", help="with the datasets")
-    parser.add_argument("--epsilon", type=float, default=8.0)
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--epsilon", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of a round")
     chosen = parser.parse_args()
     problem = load_problem(dataclasses.replace(load_config(CONFIG), data_dir=chosen.folder))
-    for _ in range(chosen.runs):
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / "study"
-            study = make(
-                folder, dim=problem.dim, users=problem.clients, rounds=40, bytes=48, softmax=True,
-                epsilon=chosen.epsilon,
-            )  # fmt: skip
-            invitations = invited(folder, study, problem.clients)
-            with worker(folder) as running:
-                started = time.perf_counter()
-                requesting = asyncio.run(train(running.url, study, problem, invitations))
-                whole = time.perf_counter() - started
-                while not (folder / "run/summary.json").exists():
-                    time.sleep(0.1)
-                accuracy, _ = problem.evaluate(model(running.url, study, study.rounds))
-            summary = json.loads((folder / "run/summary.json").read_text())
-        print(
-            json.dumps(
-                {
-                    "accuracy": round(100 * accuracy, 2),
-                    "reports": summary["users"],
-                    "seconds": round(whole, 1),
-                    "seconds_of_requests": round(requesting, 1),
-                    "reports_per_second": round(summary["users"] / requesting),
-                    "central": summary["central_note"],
-                }
-            )
-        )
+    with ExitStack() as stack:
+        place, port = Path(stack.enter_context(tempfile.TemporaryDirectory())), free_port()
+        folder = place / "study"
+        study = make(
+            folder, dim=problem.dim, users=problem.clients, rounds=40, bytes=48,
+            softmax=True, epsilon=chosen.epsilon, visits="drawn", round_seconds=chosen.seconds,
+            begins=int(time.time()) + 15, relay=f"http://127.0.0.1:{port}/digits",
+        )  # fmt: skip
+        drawn = np.random.default_rng().integers(study.rounds, size=problem.clients)
+        running = stack.enter_context(worker(folder))
+        front = stack.enter_context(nginx(place / "front", FRONT, running.url, free_port()))
+        url = stack.enter_context(nginx(place / "relay", RELAY, front, port))
+        accepted, seconds = train(folder, url, study, problem, drawn)
+        while not (folder / "run/summary.json").exists():
+            time.sleep(0.1)
+        status = typed(f"sqsgd collect status {folder}").out
+        weights = np.frombuffer(asked(url, study, f"/model/{study.id}/{study.rounds}"), "<f4")
+        accuracy, _ = problem.evaluate(weights.astype(np.float32))
+    print(status)
+    found = {
+        "accuracy": round(100 * accuracy, 2), "accepted": accepted,
+        "reports_per_second": round(accepted / seconds),
+    }  # fmt: skip
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

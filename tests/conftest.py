@@ -53,6 +53,7 @@ SLOW = (
     "test_snippets.py",
     "training/test_order.py",
     "training/test_python_api.py",
+    "training/test_record_runs.py",
     "training/test_rates.py",
     "training/test_run_folder.py",
     "training/test_runs",

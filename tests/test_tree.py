@@ -32,6 +32,7 @@ ONLY_IN = {
     "starlette": ("federation/collect/",),
     "uvicorn": ("federation/collect/",),
     "psycopg": ("federation/collect/",),
+    "pyhpke": ("federation/collect/",),
     "scipy": ("audit/", "training/"),
     "typer": ("cli/",),
     "rich": ("cli/",),

@@ -96,6 +96,7 @@ def _schemes() -> dict[str, Scheme]:
     return {
         "index-3920": privunit_index(3920, 8.0, nearest=25),
         "index-100": privunit_index(100, 2.0, nearest=54),
+        "index-round": privunit_index(100, 2.0, nearest=54, rotation="round"),
         "index-5": privunit_index(5, 1.0, nearest=6),
         "index-1": privunit_index(1, 3.0, nearest=1),
         "vertex-1": Scheme(

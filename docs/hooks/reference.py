@@ -159,7 +159,9 @@ TASKS: dict[str, dict[str, str]] = {
     },
     "Make a report, read a report": {
         "make_scheme": "", "SCHEMES": "",
-        "Scheme": "identity fingerprint bits nmse privacy tasks encode encode_many decode aggregate",
+        "Scheme": "identity fingerprint bits nmse privacy tasks encode encode_many record_sum decode "
+        "aggregate",
+        "record_sum": "", "RecordSum": "add mean_of",
         "Task": "", "Aggregate": "add mean", "Privacy": "*", "MalformedReport": "",
     },
     "Draw noise": {"secure_rng": "", "seeded_rng": ""},
@@ -175,7 +177,7 @@ TASKS: dict[str, dict[str, str]] = {
         "ScalarDP": "privatize estimate variance log_density", "Rng": "word words below uniform uniforms",
     },
 }  # fmt: skip
-"""Public names by what a reader wants to do, with the members to show: ``*`` for all that are public."""
+"""Public names by task, with the members to show: ``*`` for all that are public."""
 
 
 def python() -> str:

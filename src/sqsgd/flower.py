@@ -1,4 +1,4 @@
-"""The short name of ``sqsgd.federation.flower``: two lines make a Flower app private (docs/flower.md)."""
+"""The short name of ``sqsgd.federation.flower``, for the imports of an app (docs/flower.md)."""
 
 from typing import TYPE_CHECKING, Any
 

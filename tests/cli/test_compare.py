@@ -65,7 +65,7 @@ def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkey
     )
     done = typed(["sqsgd", "compare", "--config", sweep, "--out", tmp_path / "out", "--jobs", "1"])
     assert done.code == 1
-    assert re.search(r"no run finished, so there is no page: .*levels = 1000", done.error)
+    assert re.search(r"no run finished, so no page was written: .*levels = 1000", done.error)
 
 
 def test_the_table_and_the_progress_are_printed(ran, tmp_path, capsys):

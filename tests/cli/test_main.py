@@ -39,7 +39,7 @@ def test_the_shell_gets_a_script(shell, monkeypatch):
     [
         ("sqsgd do", ["doctor"]),
         ("sqsgd ledger v", ["verify"]),
-        ("sqsgd train --scheme sqsgd-", ["sqsgd-paper", "sqsgd-stateless"]),
+        ("sqsgd train --scheme sqsgd-", ["sqsgd-paper", "sqsgd-record", "sqsgd-stateless"]),
         ("sqsgd train --dataset mnist", ["mnist", "mnist5k"]),
         ("sqsgd data fetch fa", ["fashion-mnist"]),
         ("sqsgd ablate t", ["tradeoff"]),

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 from typed import typed
 
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import frontier, plan
 
@@ -58,7 +58,7 @@ def test_json_of_one_report_per_user():
 def test_without_json_both_guarantees_and_the_assumptions_are_printed():
     chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4 --details")
     assert done.code == 0
-    assert f"Central      epsilon {four_digits(chosen.central.epsilon)} at delta 1e-06, against" in done.out
+    assert f"Central      epsilon {three_digits(chosen.central.epsilon)} at delta 1e-06, against" in done.out
     assert f"{chosen.central.epsilon:.6g}, by the blanket bound, holds if\n" in done.out
     assert f"\n{chosen.central.sentence}\n" in done.out
     assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)

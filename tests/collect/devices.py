@@ -1,5 +1,6 @@
 """Real devices and workers for tests: processes, threads, sockets on the loopback, reports of the scheme."""
 
+import base64
 import contextlib
 import http.client
 import json
@@ -10,33 +11,51 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from sqsgd import Task, secure_rng
+from sqsgd import secure_rng
+from sqsgd.federation.collect import tokens
 from sqsgd.federation.collect.database import open_database
-from sqsgd.federation.collect.intake import Accepted, Granted, Join, Report, answer, task_of
+from sqsgd.federation.collect.intake import answer, read_report, task_of
 from sqsgd.federation.collect.rounds import create_study
 from sqsgd.federation.collect.service import prepare
 from sqsgd.federation.collect.study import KEY, invitations, read_key
 
 
 def make(folder, url="", **values):
-    """A small study with zero weights."""
+    """A small study with zero weights, in which a round ends when it is full."""
     arrays = {"weights": np.zeros(values.pop("dim", 16), np.float32)}
-    settings = {"name": "test", "users": 12, "rounds": 3, "epsilon": 8.0, "bytes": 8, **values}
-    return create_study(folder, arrays, settings, url)
+    few = {"name": "test", "users": 12, "rounds": 3, "epsilon": 8.0, "bytes": 8, "visits": "once"}
+    return create_study(folder, arrays, {**few, **values}, url)
+
+
+@lru_cache(maxsize=8)
+def _issuer(path):
+    return load_pem_private_key(Path(path).read_bytes(), None)
+
+
+def token(folder, study):
+    """A token as a device has it, signed in one step: blinding would take a hundred times as long."""
+    text = study.tokens.input(tokens.challenge(study.id), secrets.token_bytes(32))
+    scheme = padding.PSS(padding.MGF1(hashes.SHA384()), 48)
+    return text + _issuer(str(folder / tokens.KEY)).sign(text, scheme, hashes.SHA384())
+
+
+def base64url(content):
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def invited(folder, study, count):
     """Invitations of the operator."""
     return list(invitations(read_key(folder / KEY, study.key), study.id, count))
-
-
-def new_ticket():
-    return secrets.token_hex(32)
 
 
 def at_once(count, work):
@@ -113,31 +132,20 @@ class Asking:
     def __call__(self, *requests, database=None, refused=None):
         return answer(database or self.database, self.study, requests, refused or Counter())
 
-    def join(self, ticket=None, invitation=None):
-        ticket, invitation = ticket or new_ticket()[:32], invitation or new_ticket()[:32]
-        return self(Join(ticket, invitation))[0]
-
-    def message(self, granted, value=1.0):
+    def message(self, round=0, value=0.1):
         x = np.full(self.study.dim, value, np.float32)
-        return self.study.made_scheme.encode(x, task_of(self.study, granted, granted.slot), secure_rng())
+        return self.study.made_scheme.encode(x, task_of(self.study, round), secure_rng())
 
-    def joined(self, count):
-        """New devices: what they were granted, and reports that they have not sent."""
-        tickets = [new_ticket()[:32] for _ in range(count)]
-        granted = [self.join(ticket) for ticket in tickets]
-        assert all(isinstance(each, Granted) for each in granted), granted
-        return granted, [
-            Report(ticket=t, message=self.message(g)) for t, g in zip(tickets, granted, strict=True)
-        ]
+    def report(self, round=0, message=None):
+        """A report with a token that was not spent."""
+        return read_report(self.study, secrets.token_hex(32), round, message or self.message(round))
 
-    def fill(self, count=None):
-        """Reports of the current round; returns them as the server's step takes them."""
-        granted, reports = self.joined(self.study.slots if count is None else count)
-        assert all(isinstance(given, Accepted) for given in self(*reports))
-        made = [
-            (task_of(self.study, g, g.slot), r.message, 1.0) for g, r in zip(granted, reports, strict=True)
-        ]
-        return sorted(made, key=lambda report: report[0].client)
+    def fill(self, round=0, count=None):
+        """Reports of a round; returns them as the server's step takes them."""
+        messages = [self.message(round) for _ in range(self.study.expected if count is None else count)]
+        given = self(*(self.report(round, message) for message in messages)) if messages else []
+        assert given == [None] * len(messages)
+        return [(task_of(self.study, round), message, 1.0) for message in messages]
 
 
 def ask(url, method, path, body=b"", headers=None, timeout=30):
@@ -154,41 +162,23 @@ def ask(url, method, path, body=b"", headers=None, timeout=30):
         connection.close()
 
 
-@dataclass
-class Device:
-    """A device that keeps what it needs to repeat a request, and makes one report."""
+class Reporter:
+    """A device that has a token, makes one report and can repeat it."""
 
-    study: object
-    invitation: str | None = None
-    ticket: str = field(default_factory=new_ticket)
-    task: Task | None = None
-    message: bytes | None = None
+    def __init__(self, folder, study):
+        self.study, self.token = study, token(folder, study)
+        self.message, self.round = None, None
 
-    def join(self, url):
-        """Ask for a slot."""
-        asked = {"study": self.study.id, "ticket": self.ticket}
-        if self.invitation is not None:
-            asked["invitation"] = self.invitation
-        status, answer = ask(url, "POST", "/join", json.dumps(asked).encode())
-        if status == 200:
-            self.task = Task(**answer["task"])
-        return status, answer
-
-    def encode(self, gradient=None):
+    def body(self, round=0, message=None):
         """The report, made once."""
         if self.message is None:
-            x = np.ones(self.study.dim, np.float32) if gradient is None else gradient
-            self.message = self.study.made_scheme.encode(x, self.task, secure_rng())
-        return self.message
+            x, self.round = np.full(self.study.dim, 0.1, np.float32), round
+            self.message = self.study.made_scheme.encode(x, task_of(self.study, round), secure_rng())
+        parts = {"token": base64url(self.token), "report": base64url(message or self.message)}
+        return json.dumps({"study": self.study.id, "round": self.round, **parts}).encode()
 
-    def send(self, url, message=None):
-        """Send the report."""
-        headers = {"authorization": f"Bearer {self.ticket}"}
-        return ask(url, "POST", "/report", self.encode() if message is None else message, headers)
-
-    def whole(self, url):
-        """Join and report, as often as it takes; returns the last answer."""
-        return persist(lambda: self.join(url)) and persist(lambda: self.send(url))
+    def send(self, url, round=0, message=None):
+        return ask(url, "POST", "/report", self.body(round, message), {"content-type": "application/json"})
 
 
 def persist(request, seconds=60):

@@ -41,22 +41,22 @@ def test_commits_are_synced(folder, database, postgres):
 
 def test_a_transaction_is_whole_or_nothing(database):
     with pytest.raises(DatabaseFailed, match="syntax"), database.transaction():  # noqa: PT012
-        database.write("DELETE FROM slots")
+        database.write("DELETE FROM rounds")
         database.write("nonsense")
-    assert len(database.read("SELECT * FROM slots")) == 4
+    assert len(database.read("SELECT * FROM rounds")) == 1
     with pytest.raises(Conflict), database.transaction():
-        database.write("INSERT INTO invitations VALUES ('a'), ('a')")
-    assert database.read("SELECT * FROM invitations") == []
+        database.write("INSERT INTO spent VALUES ('a'), ('a')")
+    assert database.read("SELECT * FROM spent") == []
 
 
 def test_a_deleted_or_replaced_file_takes_no_more_reports(folder, database):
     content = (folder / FILE).read_bytes()
     (folder / FILE).unlink()
     with pytest.raises(DatabaseFailed, match="deleted or replaced"), database.transaction():
-        database.write("INSERT INTO invitations VALUES ('a')")
+        database.write("INSERT INTO spent VALUES ('a')")
     (folder / FILE).write_bytes(content)
     with pytest.raises(DatabaseFailed, match="deleted or replaced"), database.transaction():
-        database.write("INSERT INTO invitations VALUES ('a')")
+        database.write("INSERT INTO spent VALUES ('a')")
 
 
 def test_one_process_steps_and_a_dead_one_does_not_block(folder, database):
@@ -148,3 +148,10 @@ def test_a_server_or_a_client_that_vanishes_is_given_up(postgres, monkeypatch):
     before = postgres[0].now()
     monkeypatch.setattr("time.time", lambda: 0.0)  # the clock is the server's
     assert postgres[0].now() >= before
+
+
+def test_a_clock_that_is_set_ends_no_round(database, monkeypatch):
+    before = database.now()
+    for jump in (-1e6, 1e6):
+        monkeypatch.setattr("time.time", lambda jump=jump: before + jump)
+        assert before <= database.now() < before + 60

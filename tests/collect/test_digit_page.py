@@ -98,7 +98,7 @@ def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
         browser.click("#send")
         wait_for(browser, "status", "The service says")
         said = text(browser, "status")
-        assert "there is no invitation. What to do: ask the operator for an invitation" in said
+        assert "no invitation was given. What to do: ask the operator for an invitation" in said
         assert "ε 0 of" in text(browser, "spent")
         browser.errors.clear()  # a refused request is an error in the console
         browser.open("about:blank")

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import sqlite3
 import threading
 from collections import Counter
 from pathlib import Path
@@ -14,15 +15,17 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from devices import Device, ask, invited, make, persist, served, wait_until, worker
+from devices import Reporter, ask, base64url, invited, make, persist, served, token, wait_until, worker
 
 from sqsgd.federation import collect
+from sqsgd.federation.collect import intake, oblivious, tokens
 from sqsgd.federation.collect.database import Conflict, DatabaseFailed
-from sqsgd.federation.collect.intake import CODES, Accepted, Probe, Rejection
+from sqsgd.federation.collect.intake import CODES, Probe, Rejection
 from sqsgd.federation.collect.rounds import opened
-from sqsgd.federation.collect.service import GroupCommit, Service, prepare
+from sqsgd.federation.collect.service import Commits, Service, prepare
 
-ACCEPTED = (200, {"accepted": True, "round": 0, "again": False})
+ACCEPTED = (200, {"accepted": True, "round": 0})
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def running(tmp_path_factory):
 @pytest.fixture
 def device(running):
     study, folder, _ = running
-    return Device(study, invited(folder, study, 1)[0])
+    return Reporter(folder, study)
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def alone(tmp_path):
     """The folder of a small study, and two of its devices."""
     folder = tmp_path / "study"
     study = make(folder)
-    return folder, *(Device(study, invitation) for invitation in invited(folder, study, 2))
+    return folder, Reporter(folder, study), Reporter(folder, study)
 
 
 def code(given):
@@ -58,61 +61,123 @@ def code(given):
     return status, body["error"]
 
 
-def test_a_device_reports_once(running, device):
+def through(url, method, path, body=b"", fields=None):
+    """The same request through the gateway: the inner status and body."""
+    keys = ask(url, "GET", oblivious.WELL_KNOWN)[1]
+    asked = oblivious.Request(method, path, fields or {}, body)
+    capsule, opened_by = oblivious.encapsulate(keys, oblivious.pack_request(asked, 1024))
+    status, sealed = ask(url, "POST", oblivious.WELL_KNOWN, capsule, {"content-type": oblivious.REQUEST})
+    assert status == 200, sealed
+    content = opened_by(sealed)
+    assert len(content) % 1024 == 0
+    given = oblivious.read_answer(content)
+    kind = given.fields["content-type"]
+    return given.status, json.loads(given.body) if kind == "application/json" else given.body
+
+
+@pytest.mark.parametrize("way", [ask, through])
+def test_a_device_reports_once(running, device, way):
     study, _, url = running
-    status, answer = device.join(url)
-    assert status == 200
-    assert set(answer) == {"study", "task", "model", "seconds"}  # nothing tied to the device
-    assert set(answer["task"]) == {"round", "client", "seed", "dim", "bound", "clip"}
-    status, weights = ask(url, "GET", answer["model"])
+    status, known = way(url, "GET", "/round")
+    assert (status, known["study"], known["round"], known["state"]) == (200, study.id, 0, "open")
+    status, weights = way(url, "GET", known["model"])
     assert (status, np.frombuffer(weights, "<f4").tolist()) == (200, [0.0] * study.dim)
-    assert device.send(url) == ACCEPTED
-    assert device.send(url) == (200, {"accepted": True, "round": 0, "again": True})
-    status, answer = ask(url, "GET", "/study")
-    assert study.public().items() <= answer.items()
-    assert (status, answer["round"], answer["state"]) == (200, 0, "open")
+    assert way(url, "POST", "/report", device.body(), JSON) == ACCEPTED
+    assert code(way(url, "POST", "/report", device.body(), JSON)) == (409, "token-spent")
 
 
-def test_a_forged_and_a_used_invitation_and_another_study(running, device, tmp_path):
+def test_the_study_has_the_same_bytes_for_ever(running):
     study, _, url = running
-    assert code(Device(study, "A" * 118).join(url)) == (403, "invitation-invalid")
-    assert code(Device(study, None).join(url)) == (403, "invitation-invalid")
-    assert device.join(url)[0] == 200
-    assert code(Device(study, device.invitation).join(url)) == (409, "invitation-used")
-    other = make(tmp_path / "other")
-    (invitation,) = invited(tmp_path / "other", other, 1)
-    assert code(Device(other, invitation).join(url)) == (404, "wrong-study")
-    status, body = Device(study, invitation).join(url)
-    assert (status, body["reason"]) == (403, "the invitation is to another study")
+    kinds = {type(ask(url, "GET", "/study")[1]), dict}
+    assert kinds == {dict}
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname, place.port)
+    for _ in range(2):
+        connection.request("GET", "/study")
+        answer = connection.getresponse()
+        assert answer.read() == study.description
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "server" not in answer.headers
+    connection.close()
 
 
-def test_other_bodies_and_tickets(running, device):
-    study, _, url = running
-    for body in (b"", b"{", b"[]", b"5", b"\xff\xfe", b"[" * 1000, b'{"study": 1}', b"null", b'{"study":"x"'):
-        given = code(ask(url, "POST", "/join", body))
-        assert given in ((400, "bad-request"), (404, "wrong-study")), body
-    for ticket in (None, 5, "", "a" * 63, "A" * 64, "g" * 64, ["a" * 64]):
-        asked = {"study": study.id, "ticket": ticket, "invitation": device.invitation}
-        assert code(ask(url, "POST", "/join", json.dumps(asked).encode())) == (400, "bad-request"), ticket
+def blinded(study, count=1):
+    """A token request, what was signed, and r."""
+    text, r = study.tokens.input(tokens.challenge(study.id), bytes(32)), study.tokens.new_blind()
+    return study.tokens.request(text, bytes(48), r) * count, text, r
 
 
-def test_reports_that_do_not_fit(running, device):
+def test_tokens_are_issued_for_an_invitation(running, tmp_path):
+    study, folder, url = running
+    (invitation,) = invited(folder, study, 1)
+    request, text, r = blinded(study)
+    headers = {"content-type": "application/private-token-request", "authorization": f"Bearer {invitation}"}
+    status, signed = ask(url, "POST", "/token", request, headers)
+    assert (status, len(study.tokens.token(text, signed, r))) == (200, 354)
+    assert ask(url, "POST", "/token", request, headers) == (200, signed)  # the answer was lost
+    other = blinded(study)[0]
+    assert code(ask(url, "POST", "/token", other, headers)) == (409, "invitation-used")
+    for wrong in ("", "A" * 150, invited(tmp_path / "other", make(tmp_path / "other"), 1)[0]):
+        forged = {**headers, "authorization": f"Bearer {wrong}"}
+        assert code(ask(url, "POST", "/token", other, forged)) == (403, "invitation-invalid")
+    assert code(ask(url, "POST", "/token", other[:-1], headers)) == (400, "bad-request")
+    assert code(ask(url, "POST", "/token", other[:3] + b"\xff" * 256, headers)) == (400, "bad-request")
+
+
+def test_a_worker_without_the_key_issues_no_tokens(tmp_path):
+    folder = tmp_path / "study"
+    study = make(folder, admission="open", tokens_per_minute=1)
+    headers = {"content-type": "application/private-token-request"}
+    with served(folder) as url:
+        assert ask(url, "POST", "/token", blinded(study)[0], headers)[0] == 200
+        assert code(ask(url, "POST", "/token", blinded(study)[0], headers)) == (429, "too-many")
+    (folder / tokens.KEY).unlink()
+    with served(folder) as url:
+        assert code(ask(url, "POST", "/token", blinded(study)[0], headers)) == (404, "not-found")
+        assert ask(url, "GET", "/health")[0] == 200
+
+
+def test_reports_that_do_not_fit(running, device, tmp_path):
     _, _, url = running
-    device.join(url)
-    message = device.encode()
-    assert code(device.send(url, message[:-1] + b"!")) == (400, "malformed")
-    assert code(device.send(url, message[:-1])) == (400, "malformed")
-    assert code(device.send(url, message + b"!")) == (413, "too-long")
-    assert code(ask(url, "POST", "/report", message)) == (400, "bad-request")
-    headers = {"authorization": f"Bearer {'0' * 64}"}
-    assert code(ask(url, "POST", "/report", message, headers)) == (404, "unknown-ticket")
-    assert device.send(url)[0] == 200
+    message, good = device.body() and device.message, json.loads(device.body())
+    for report in (message[:-1] + b"!", message[:-1], message + b"!", b""):
+        assert code(device.send(url, message=report or b"?")) == (400, "malformed")
+    damaged = bytearray(device.token)
+    damaged[-1] ^= 1
+    other = token(tmp_path / "other", make(tmp_path / "other"))
+    for wrong in (bytes(damaged), device.token[:-1], other, b""):
+        body = json.dumps({**good, "token": base64url(wrong)}).encode()
+        assert code(ask(url, "POST", "/report", body, JSON)) == (403, "token-invalid")
+    for name, value, error in (
+        ("round", 1, "malformed"), ("round", 2, "bad-request"), ("round", True, "bad-request"),
+        ("round", -1, "bad-request"), ("round", "0", "bad-request"), ("study", "0" * 64, "wrong-study"),
+        ("token", 5, "bad-request"), ("token", good["token"] + "=", "bad-request"),
+        ("report", "\u00e4", "bad-request"),
+        ("more", 1, "bad-request"),
+    ):  # fmt: skip
+        body = json.dumps({**good, name: value}).encode()
+        assert code(ask(url, "POST", "/report", body, JSON))[1] == error, name
+    for body in (b"", b"{", b"[]", b"5", b"\xff\xfe", b"[" * 1000, b"null"):
+        assert code(ask(url, "POST", "/report", body, JSON)) == (400, "bad-request"), body
+    assert device.send(url) == ACCEPTED  # nothing of it spent the token
+
+
+def test_a_page_of_another_origin_cannot_post(running, device):
+    """Without a preflight, which the service does not answer, browsers send these three types alone."""
+    _, _, url = running
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        for path in ("/report", "/token", oblivious.WELL_KNOWN):
+            headers = {"content-type": kind} if kind else {}
+            body = device.body()[: 259 if path == "/token" else None]
+            assert code(ask(url, "POST", path, body, headers)) == (400, "bad-request")
+    assert code(ask(url, "OPTIONS", "/report"))[0] == 405
 
 
 def test_a_body_too_long_or_too_slow_or_broken_off(running):
     url = urlsplit(running[2])
-    begun = b"POST /join HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
-    assert code(ask(running[2], "POST", "/join", b" " * 2000)) == (413, "too-long")
+    begun = b"POST /report HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+    assert code(ask(running[2], "POST", "/report", b" " * 2000)) == (413, "too-long")
     with socket.create_connection((url.hostname, url.port), timeout=30) as slow:
         slow.sendall(begun)
         answer = http.client.HTTPResponse(slow)
@@ -123,16 +188,31 @@ def test_a_body_too_long_or_too_slow_or_broken_off(running):
     assert ask(running[2], "GET", "/health") == (200, {"healthy": True})
 
 
+def test_what_the_gateway_cannot_open(running):
+    _, _, url = running
+    keys, kind = ask(url, "GET", oblivious.WELL_KNOWN)[1], {"content-type": oblivious.REQUEST}
+    capsule, opened_by = oblivious.encapsulate(keys, b"nonsense")
+    status, problem = ask(url, "POST", oblivious.WELL_KNOWN, bytes([capsule[0] ^ 1]) + capsule[1:], kind)
+    assert (status, json.loads(problem)["type"].endswith("#ohttp-key")) == (400, True)
+    assert ask(url, "POST", oblivious.WELL_KNOWN, b"short", kind)[0] == 400
+    status, sealed = ask(url, "POST", oblivious.WELL_KNOWN, capsule, kind)
+    inner = oblivious.read_answer(opened_by(sealed))
+    assert (status, inner.status, json.loads(inner.body)["error"]) == (200, 400, "bad-request")
+    for path in (oblivious.WELL_KNOWN, "/health", "/operator.key", "/"):
+        assert code(through(url, "GET", path)) == (404, "not-found")
+    assert code(through(url, "POST", "/study")) == (405, "wrong-method")
+
+
 def test_places_that_do_not_exist_and_counters(running):
     study, folder, url = running
     for round in ("1", "9" * 20, "9" * 5000, "-1", "00", "x", "\u0661"):
         path = f"/model/{study.id}/{quote(round)}"
         assert code(ask(url, "GET", path)) == (404, "not-found")
-    assert code(ask(url, "GET", f"/model/{'0' * 16}/0")) == (404, "wrong-study")
-    for path in ("/nothing/../../study.toml", "/operator.key"):
+    assert code(ask(url, "GET", f"/model/{'0' * 64}/0")) == (404, "wrong-study")
+    for path in ("/nothing/../../study.toml", "/operator.key", "/token.key", "/model"):
         assert ask(url, "GET", path)[0] == 404
     assert ask(url, "GET", "/") == (200, b"<title>A study</title>")  # the study's page
-    for method, path in (("GET", "/join"), ("POST", "/study")):
+    for method, path in (("GET", "/report"), ("POST", "/study")):
         assert code(ask(url, method, path)) == (405, "wrong-method")
 
     def counted():
@@ -142,40 +222,49 @@ def test_places_that_do_not_exist_and_counters(running):
     wait_until(lambda: counted() >= 2)
 
 
+def test_a_reader_of_the_file_does_not_stall_the_service(alone):
+    """As a backup does: a round ends and the next takes reports while a reader holds on."""
+    folder, first, second = alone
+    study = first.study
+    with served(folder) as url, sqlite3.connect(folder / "collect.db") as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM counts").fetchall()
+        for _ in range(study.expected):
+            assert Reporter(folder, study).send(url)[0] == 200
+        wait_until(lambda: ask(url, "GET", "/round")[1]["round"] == 1, 20)
+        assert second.send(url, round=1)[0] == 200
+        reader.execute("COMMIT")
+
+
 def test_a_full_disk_refuses_and_then_goes_on(alone):
     """The system refuses to let the worker's files grow, and later lets them."""
     folder, first, second = alone
     with worker(folder) as running:
-        assert first.join(running.url)[0] == 200
+        assert first.send(running.url) == ACCEPTED
         before = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
         size = (folder / "collect.db-wal").stat().st_size
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, before[1]))
-        assert code(first.send(running.url)) == (503, "storage")
-        assert code(second.join(running.url)) == (503, "storage")
+        assert code(second.send(running.url)) == (503, "storage")
         assert "no report is accepted until this is solved" in running.log.read_text()
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, before)
-        assert first.send(running.url) == ACCEPTED
-        assert second.whole(running.url)[0] == 200
+        assert persist(lambda: second.send(running.url)) == ACCEPTED
 
 
 def test_a_database_that_is_gone(alone, caplog):
     folder, device, _ = alone
     with served(folder) as url:
-        device.join(url)
         (folder / "collect.db").rename(folder / "elsewhere.db")
         assert code(device.send(url)) == (503, "storage")
         assert code(ask(url, "GET", "/health")) == (503, "storage")
         (folder / "elsewhere.db").rename(folder / "collect.db")
         assert persist(lambda: device.send(url)) == ACCEPTED
-    assert "collect.db" in caplog.text
+    assert "DatabaseFailed" in caplog.text
 
 
 def test_postgresql_that_goes_away_and_comes_back(tmp_path, new_url, postgres_server):
     folder = tmp_path / "study"
-    study = make(folder, new_url)
-    device = Device(study, invited(folder, study, 1)[0])
+    device = Reporter(folder, make(folder, new_url))
     with served(folder) as url:
-        assert device.join(url)[0] == 200
         postgres_server.stop()
         try:
             assert code(device.send(url)) == (503, "storage")
@@ -191,16 +280,14 @@ def test_every_refusal_has_a_status_and_says_what_to_do():
     # Encoding again draws new noise for the same data, which is a second report.
     assert CODES["malformed"][1].startswith("do not encode again")
     text = "".join(path.read_text() for path in Path(collect.__file__).parent.glob("*.py"))
-    assert set(re.findall(r'(?:Rejection\(|\.count\()\s*"([a-z-]+)"', text)) == set(CODES)
+    assert set(re.findall(r'(?:Rejection\(|refused\[)\s*"([a-z-]+)"', text)) == set(CODES)
 
 
 # ---------------------------------------------------------------- one transaction for many requests
 
-YES = Accepted(round=0, again=False)
-
 
 class Connection:
-    """What GroupCommit does with a connection besides handing it on."""
+    """What Commits does with a connection besides handing it on."""
 
     closed = 0
 
@@ -208,26 +295,34 @@ class Connection:
         Connection.closed += 1
 
 
-def run(work, use):
-    async def main():
-        commit = GroupCommit(Connection, work)
-        try:
-            return await use(commit)
-        finally:
-            await asyncio.to_thread(commit.stop)
+@pytest.fixture
+def run(monkeypatch):
+    """Runs requests whose transactions are ``work``."""
 
-    return asyncio.run(main())
+    def made(work, use):
+        monkeypatch.setattr(intake, "answer", lambda database, study, *more: work(database, *more))
+
+        async def main():
+            commits = Commits(Connection, None)
+            try:
+                return await use(commits)
+            finally:
+                await commits.stop()
+
+        return asyncio.run(main())
+
+    return made
 
 
-async def told(commit):
+async def told(commits):
     """The answer, or the code of the rejection."""
     try:
-        return await commit.submit(Probe())
+        return await commits.submit(Probe())
     except Rejection as error:
         return error.code
 
 
-def test_nobody_is_told_yes_before_the_commit():
+def test_nobody_is_told_yes_before_the_commit(run):
     """What arrives during a transaction goes into the next."""
     sizes, release, begun = [], threading.Event(), threading.Event()
 
@@ -235,7 +330,7 @@ def test_nobody_is_told_yes_before_the_commit():
         sizes.append(len(requests))
         begun.set()
         release.wait(30)
-        return [YES] * len(requests)
+        return [None] * len(requests)
 
     async def use(commit):
         first = asyncio.create_task(commit.submit(Probe()))
@@ -246,34 +341,34 @@ def test_nobody_is_told_yes_before_the_commit():
         release.set()
         return early, await asyncio.gather(first, *others)
 
-    assert run(work, use) == ([False] * 51, [YES] * 51)
+    assert run(work, use) == ([False] * 51, [None] * 51)
     assert sizes == [1, 50]
 
 
-def test_a_failed_commit_is_a_no_to_all(caplog):
+def test_a_failed_commit_is_a_no_to_all(run, caplog):
     broken, counted = [True], Counter()
 
     def work(_database, requests, refused):
         if broken:
             raise DatabaseFailed("the disk is full")
         counted.update(refused)
-        return [YES] * len(requests)
+        return [None] * len(requests)
 
     async def use(commit):
-        commit.count("malformed")
+        commit.refused["malformed"] += 1
         first = await asyncio.gather(told(commit), told(commit))
         broken.clear()
         return first, await told(commit)
 
     Connection.closed = 0
-    assert run(work, use) == (["storage"] * 2, YES)
+    assert run(work, use) == (["storage"] * 2, None)
     assert counted == {"malformed": 1}  # counted later, not lost
     assert Connection.closed >= 2  # it connected anew
-    assert "no report is accepted until this is solved: the disk is full" in caplog.text
+    assert "no report is accepted until this is solved: the database fails with DatabaseFailed" in caplog.text
     assert "the database works again" in caplog.text
 
 
-def test_a_conflict_is_repeated_and_an_internal_error_is_a_no_and_not_the_end(caplog):
+def test_a_conflict_is_repeated_and_an_internal_error_is_a_no_and_not_the_end(run, caplog):
     tries = []
 
     def work(_database, requests, _refused):
@@ -282,12 +377,12 @@ def test_a_conflict_is_repeated_and_an_internal_error_is_a_no_and_not_the_end(ca
             raise Conflict("another worker was quicker")
         if len(tries) == 4:
             raise ZeroDivisionError
-        return [YES] * len(requests)
+        return [None] * len(requests)
 
     async def use(commit):
         return [await told(commit) for _ in range(3)]
 
-    assert run(work, use) == [YES, "storage", YES]
+    assert run(work, use) == [None, "storage", None]
     assert tries == [1] * 5
     assert "internal error" in caplog.text
 
@@ -315,8 +410,13 @@ def test_neither_an_address_nor_the_time_of_a_report_is_logged(alone, number):
     with worker(folder) as running:
         before = running.log.read_text()
         for device in (first, second):
-            assert device.whole(running.url)[0] == 200
-            assert Device(device.study, device.invitation).join(running.url)[0] == 409
+            assert device.send(running.url)[0] == 200
+            assert device.send(running.url)[0] == 409
+        place = urlsplit(running.url)
+        for _ in range(3):
+            with socket.create_connection((place.hostname, place.port)) as other:
+                other.sendall(b"nonsense\r\n\r\n")
+                other.recv(100)
         ask(running.url, "GET", "/nothing")
         assert running.log.read_text() == before
         running.process.send_signal(number)

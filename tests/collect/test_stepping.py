@@ -1,9 +1,8 @@
-"""A round ends once, with exactly its reports, in the order of slots; a study that has ended is a run."""
+"""A round ends once, with exactly its reports, whatever their order; a study that has ended is a run."""
 
 import contextlib
 import dataclasses
 import json
-import re
 from collections import Counter
 
 import numpy as np
@@ -12,13 +11,15 @@ from devices import at_once
 from safetensors.numpy import load_file
 from typed import typed
 
-from sqsgd.federation.collect.database import FILE, open_database
-from sqsgd.federation.collect.intake import ENDED, Probe, stage
+from sqsgd.federation.collect.database import open_database
+from sqsgd.federation.collect.intake import ENDED, Issue, Probe, stage
 from sqsgd.federation.collect.rounds import (
+    KEY_SECONDS,
     check_study,
     create_study,
     end_study,
     full_status,
+    gateway_keys,
     guarantee,
     opened,
     progress,
@@ -34,10 +35,16 @@ from sqsgd.training.reading import read_run
 def test_the_step_is_that_of_the_algorithm_bit_for_bit(asking_of, url):
     asking = asking_of(url, optimizer="momentum", users=30)
     state = read_state(asking.database, 0)
-    for _ in range(3):
-        reports = asking.fill()
+    assert asking.study.made_scheme.symbols
+    for round in range(3):
+        reports, scheme = asking.fill(round), asking.study.made_scheme
         assert tick(asking.database, asking.study)
-        state, _ = server_step(asking.study.made_scheme, asking.study, state, reports)
+        sent = np.zeros(scheme.symbols, np.int64)
+        for task, message, _ in reports:
+            np.add.at(sent, scheme.open(message, task)[0], 1)
+        near, _ = server_step(scheme, asking.study, state, reports)
+        state, _ = server_step(scheme, asking.study, state, [(reports[0][0], sent, None)])
+        assert np.allclose(near.weights, state.weights, rtol=1e-5, atol=1e-5)
         now = read_state(asking.database, state.round)
         assert now.weights.tobytes() == state.weights.tobytes()
         assert (now.bound, now.optimizer.keys()) == (state.bound, state.optimizer.keys())
@@ -55,17 +62,17 @@ def test_two_workers_step_once(asking):
     assert sum(at_once(4, one)) == 1
     assert stage(asking.database).round == 1
     (line,) = rounds_done(asking.database)
-    assert (line["clients"], line["asked"]) == (asking.study.slots, asking.study.slots)
+    assert (line["clients"], line["asked"]) == (asking.study.expected, asking.study.expected)
 
 
 def test_a_round_ends_with_enough_reports_and_waits_for_them(asking_of, caplog):
     asking = asking_of(fewest=2)
-    asking.fill(1)
+    asking.fill(count=1)
     asking.shift += asking.study.round_seconds + 1
     assert not tick(asking.database, asking.study)
     assert "has 1 reports and needs 2" in caplog.text
     assert stage(asking.database).deadline > asking.database.now()
-    asking.fill(1)
+    asking.fill(count=1)
     asking.shift += asking.study.round_seconds + 1
     assert tick(asking.database, asking.study)
     assert [line["clients"] for line in rounds_done(asking.database)] == [2]
@@ -74,7 +81,7 @@ def test_a_round_ends_with_enough_reports_and_waits_for_them(asking_of, caplog):
 @pytest.mark.parametrize(("count", "rounds", "left_out"), [(0, 0, 0), (1, 0, 1), (3, 1, 0)])
 def test_ending_early(asking_of, count, rounds, left_out):
     asking = asking_of()
-    asking.fill(count)
+    asking.fill(count=count)
     assert end_study(asking.database, asking.study) == left_out
     assert stage(asking.database).state == ENDED
     assert len(rounds_done(asking.database)) == rounds
@@ -94,91 +101,113 @@ def test_an_open_study_has_no_central_guarantee(asking_of, kind):
         assert 0 < found["central_epsilon"] < 2
 
 
+def test_the_order_of_drawn_rounds_is_that_of_the_run(asking_of):
+    """With all reports received, however unequal the rounds are; the figure of README for 60,000."""
+    asking = asking_of(dim=3920, users=60000, rounds=40, epsilon=4.0, bytes=48, visits="drawn")
+    lines = [{"clients": 1400 + 5 * (round % 3), "round": round} for round in range(40)]
+    found = guarantee(asking.study, lines)
+    received = sum(line["clients"] for line in lines)
+    assert (found["central_order"], found["central_users"], found["users"]) == ("run", received, received)
+    assert 0.138 < found["central_epsilon"] < 0.15
+    assert "each device drew its rounds" in found["order_note"]
+    assert "the service sees who sent what" in found["central_note"]
+    behind = dataclasses.replace(asking.study, relay="https://relay.example/x")
+    assert "against the service and all who see the models" in guarantee(behind, lines)["central_note"]
+
+
+def test_several_reports_are_composed(asking_of):
+    """Each in a round of its own draw: the orders of the run. All in one visit: those of the round."""
+    sizes = [{"clients": 3000, "round": round} for round in range(4)]
+    study = asking_of(users=6000, rounds=4, epsilon=2.0, reports=2, visits="drawn").study
+    once = guarantee(asking_of(folder="b", users=6000, rounds=4, epsilon=2.0, reports=2).study, sizes, 0)
+    drawn, fewer = guarantee(study, sizes, 0), guarantee(study, sizes, 500)
+    assert (drawn["users"], drawn["central_epsilon"] < fewer["central_epsilon"]) == (6000, True)
+    assert "when the study has ended" in guarantee(study, sizes)["central_note"]
+    assert (drawn["central_order"], drawn["central_users"]) == ("run", 6000)
+    assert (once["central_order"], once["central_users"]) == ("round", 1500)
+    assert 0 < drawn["central_epsilon"] < once["central_epsilon"] < 4
+
+
 def test_progress_and_status(asking_of):
     asking = asking_of(users=60, rounds=2)
     asking.fill()
     tick(asking.database, asking.study)
-    asking.fill(3)
-    asking.join()
-    asking(Probe(), refused=Counter({"invitation-used": 1}))
+    asking.fill(1, count=3)
+    asking(Probe(), Issue("a" * 32, "b"), refused=Counter({"token-spent": 1}))
     known = progress(asking.database, asking.study)
-    assert (known["round"], known["state"], known["reports"], known["slots"]) == (1, "open", 3, 30)
+    assert (known["study"], known["round"], known["state"], known["reports"]) == (
+        asking.study.id,
+        1,
+        "open",
+        3,
+    )
     found = full_status(asking.database, asking.study)
-    assert (found["all_reports"], found["tickets_out"], found["invitations_used"]) == (33, 1, 34)
-    assert (found["refusals"], found["users"], found["order"]) == ({"invitation-used": 1}, 30, "round")
+    assert (found["all_reports"], found["expected"], found["invitations_used"]) == (33, 30, 1)
+    assert (found["refusals"], found["users"], found["order"]) == ({"token-spent": 1}, 30, "round")
+
+
+def test_drop_outs_are_counted(asking_of):
+    """Expected minus received: about, while the study runs; exactly, when it has ended."""
+    asking = asking_of(users=40, rounds=2, visits="drawn", round_seconds=100.0, fewest=1)
+    asking(*(Issue(f"{i:032x}", "b") for i in range(40)))
+    assert full_status(asking.database, asking.study)["missed"] == 0
+    asking.shift += 101
+    asking.fill(0, count=15)
+    asking.shift += 100
+    tick(asking.database, asking.study)
+    assert full_status(asking.database, asking.study)["missed"] == 5
+    asking.fill(1, count=18)
+    asking.shift += 100
+    tick(asking.database, asking.study)
+    assert full_status(asking.database, asking.study)["missed"] == 7
+
+
+def test_a_drawn_round_with_too_few_reports_takes_no_step(asking_of):
+    asking = asking_of(visits="drawn", round_seconds=100.0, fewest=3)
+    before = read_state(asking.database, 0).weights
+    asking.shift += 101
+    asking.fill(0, count=2)
+    asking.shift += 100
+    assert tick(asking.database, asking.study)
+    assert read_state(asking.database, 1).weights.tobytes() == before.tobytes()
+    assert (stage(asking.database).round, rounds_done(asking.database)) == (1, [])
+
+
+def test_rounds_that_passed_while_no_worker_ran(asking_of):
+    asking = asking_of(visits="drawn", round_seconds=100.0, fewest=1)
+    asking.shift += 101
+    asking.fill()
+    asking.shift += 240
+    assert [tick(asking.database, asking.study) for _ in range(3)] == [True, True, False]
+    assert stage(asking.database).round == 2
+    assert asking(asking.report(2)) == [None]
+
+
+def test_keys_of_the_gateway_are_replaced(asking_of, url):
+    asking = asking_of(url)
+    (first,) = gateway_keys(asking.database)
+    for week, numbers in enumerate(([2, 1], [3, 2], [4, 3])):
+        asking.shift = (week + 1) * (KEY_SECONDS + 1)
+        for _ in range(2):
+            tick(asking.database, asking.study)
+        found = gateway_keys(asking.database)
+        assert [key.number for key in found] == numbers
+        assert (first in found) == (week == 0)
+    assert len({key.private for key in found} | {first.private}) == 3
 
 
 def test_another_study_and_another_version_are_refused(asking_of):
     asking = asking_of()
     check_study(asking.database, asking.study)
-    with pytest.raises(ValueError, match="holds study"):
-        check_study(asking.database, dataclasses.replace(asking.study, users=99))
-    asking.database.write("UPDATE study SET fingerprint = 1")
-    with pytest.raises(ValueError, match="this version"):
-        check_study(asking.database, asking.study)
-
-
-def places(asking, column, table):
-    """The values of a column, page by page, as they lie on the disk."""
-    content = (asking.folder / FILE).read_bytes()
-    (size,) = asking.database.read("PRAGMA page_size")[0]
-    found = {}
-    for (value,) in asking.database.read(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
-        for match in re.finditer(value.encode(), content):
-            found.setdefault(match.start() // size, []).append((match.start(), value))
-    return [[value for _, value in sorted(page, reverse=True)] for page in found.values()]
-
-
-def test_what_is_left_of_a_round_is_in_the_order_of_keys(asking_of, url):
-    """So that neither pages nor row versions tell which invitation came with which slot."""
-    asking = asking_of(url, users=60)
-    asking.fill()
-    asking.shift += 1
-    assert tick(asking.database, asking.study)
-    assert stage(asking.database).unscrubbed
-    tick(asking.database, asking.study)
-    assert not stage(asking.database).unscrubbed
-    slots = dict(asking.database.read("SELECT ticket, slot FROM slots WHERE ticket IS NOT NULL"))
-    assert len(slots) == asking.study.slots
-    if url:
-        rows = asking.database.read("SELECT number, xmin::text FROM invitations ORDER BY ctid")
-        assert [number for number, _ in rows] == sorted(number for number, _ in rows)
-        kept = asking.database.read("SELECT round, slot, xmin::text FROM slots ORDER BY ctid")
-        assert [row[:2] for row in kept] == sorted(row[:2] for row in kept)
-        assert len({row[-1] for row in rows + kept}) == 1
-    else:
-        log = (asking.folder / f"{FILE}-wal").read_bytes()
-        assert not [ticket for ticket in slots if ticket.encode() in log]
-        for page in places(asking, "number", "invitations"):
-            assert page == sorted(page)
-        pages = places(asking, "ticket", "slots")
-        assert len(pages) >= 2  # the table and its index
-        for page in pages:
-            assert page in (sorted(page), sorted(page, key=slots.get))
-
-
-def test_scrubbing_is_repeated_until_it_succeeds(asking_of, caplog):
-    asking = asking_of()
-    asking.fill()
-    reader = open_database(asking.folder)
-    asking.database.read("PRAGMA busy_timeout = 1")
-    reader.write("BEGIN")
-    reader.read("SELECT * FROM slots")  # as a backup does: the log cannot be emptied
-    end_study(asking.database, asking.study)
-    assert not tick(asking.database, asking.study)
-    assert caplog.text.count("traces of the last round are still on the disk") == 1
-    assert full_status(asking.database, asking.study)["unscrubbed"]
-    reader.write("COMMIT")
-    reader.close()
-    end_study(asking.database, asking.study)
-    assert not full_status(asking.database, asking.study)["unscrubbed"]
+    with pytest.raises(ValueError, match=r"holds study .* version"):
+        check_study(asking.database, dataclasses.replace(asking.study, rounds=2))
 
 
 @pytest.fixture
 def ended(asking_of):
     asking = asking_of(users=30)
-    for _ in range(3):
-        asking.fill()
+    for round in range(3):
+        asking.fill(round)
         tick(asking.database, asking.study)
     return asking
 
@@ -191,7 +220,7 @@ def test_the_run_is_read_and_shown_like_any_other(ended, tmp_path):
     assert summary == json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["users"], summary["fewest_users"], summary["order"]) == (30, 10, "round")
     assert summary["epsilon_total"] <= 8
-    assert "invitation" in summary["admission"]
+    assert ("invitation" in summary["admission"], summary["missed"]) == (True, 0)
     weights = load_file(tmp_path / "run/model.safetensors")["weights"]
     assert weights.tobytes() == read_state(ended.database, 3).weights.tobytes()
     done = typed(["sqsgd", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])

@@ -2,6 +2,8 @@
 
 import base64
 import dataclasses
+import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from sqsgd.federation.collect.study import (
     new_key,
     read_key,
 )
+from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
 from sqsgd.training.settings import load_config
 from sqsgd.training.train import fitted
 
@@ -28,21 +31,35 @@ VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 
 def test_everything_is_decided_when_a_study_is_made(tmp_path):
     study = make_study({**VALUES, "epsilon": 8}, "00")
-    assert (study.scheme, study.bound, study.slots, study.fewest) == ("privunit-index", 0.5, 1500, 750)
+    assert (study.scheme, study.bound, study.expected, study.fewest) == ("privunit-index", 0.5, 1500, 750)
+    assert (study.visits, study.reports, study.options["rotation"]) == ("drawn", 1, "round")
     simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
     assert (study.lr, study.bound) == (simulated.lr, simulated.bound)
     assert (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
     assert 0 <= study.seed <= MOST_SEED
-    coded = make_study({**VALUES, "dim": 16, "scheme": "sqsgd-stateless", "bytes": 8}, "00")
-    assert coded.options["code"]
+    sparse = {"scheme": "sqsgd-stateless", "bytes": 8, "options": {"code": "sparse"}}
+    coded = make_study({**VALUES, "dim": 160, **sparse}, "00")
+    assert coded.made_scheme.symbols == 512
     for each in (study, coded):
         each.write(tmp_path)
         assert load_study(tmp_path) == each
-        assert load_study(tmp_path).id == each.id != dataclasses.replace(each, epsilon=4.0).id
+        assert load_study(tmp_path).id == each.id != dataclasses.replace(each, begins=5).id
     public = study.public()
     assert (public["message_bytes"], public["identity"][0]) == (7, "privunit-index 3920")
     assert public["epsilon"] <= 8
     assert "key" not in public
+    assert hashlib.sha256(study.description).hexdigest() == study.id
+    assert json.loads(study.description) == public
+
+
+def test_the_better_code_is_chosen():
+    """A sparse code where its bytes buy more, else the index."""
+    large = make_study({**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48}, "00")
+    assert (large.scheme, large.options) == ("sqsgd-stateless", {"rotation": "round", "code": "sparse"})
+    index = make_study(
+        {**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48, "scheme": "privunit-index"}, "00"
+    )
+    assert large.made_scheme.nmse < index.made_scheme.nmse
 
 
 @pytest.mark.parametrize(
@@ -54,13 +71,17 @@ def test_everything_is_decided_when_a_study_is_made(tmp_path):
         ({"name": ""}, "name = ''"),
         ({"name": "a\nb"}, "name ="),
         ({"admission": "all"}, "admission = 'all'"),
-        ({"round_seconds": 60.0}, "round_seconds = 60 must be more than ticket_seconds = 600"),
+        ({"visits": "twice"}, "visits = 'twice'"),
+        ({"reports": 0}, "reports = 0"),
+        ({"relay": "http://relay.example"}, "relay = 'http://relay.example' must begin with https"),
+        ({"scheme": "sqsgd-stateless", "options": {"code": "signs"}}, "reports that can be counted"),
+        ({"scheme": "privunit-index", "options": {"rotation": "client"}}, "reports that can be counted"),
         ({"fewest": 1501}, "fewest = 1501"),
         ({"decay": "cosine"}, "decay = 'cosine'"),
         ({"users": "many"}, "users = 'many' must be of type int"),
-        ({"scheme": "fedsgd"}, "pure local guarantee"),
-        ({"scheme": "privunit"}, "exact arithmetic"),
-        ({"scheme": "sqsgd-paper"}, "residual"),
+        ({"scheme": "fedsgd"}, "rotation"),
+        ({"scheme": "privunit"}, "rotation"),
+        ({"scheme": "sqsgd-paper"}, "rotation"),
         ({"scheme": "sqsgt"}, "sqsgt"),
         ({"seed": 2**53}, "seed ="),
     ],
@@ -73,14 +94,18 @@ def test_what_is_wrong_is_named(changed, words):
 def test_an_unknown_key_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no study\.toml"):
         load_study(tmp_path)
-    (tmp_path / "study.toml").write_text("secure = false")
+    for content in ("", "dim = 5"):
+        (tmp_path / "study.toml").write_text(content)
+        with pytest.raises(ValueError, match=r"study\.toml is incomplete: it has no name"):
+            load_study(tmp_path)
+    (tmp_path / "study.toml").write_text("name = 'a'\ndim = 1\nusers = 1\nsecure = false")
     with pytest.raises(ValueError, match="unknown key 'secure'"):
         load_study(tmp_path)
 
 
 def test_only_its_owner_can_read_what_is_secret(tmp_path):
     study = make(tmp_path / "study")
-    for name in (KEY, "collect.db"):
+    for name in (KEY, TOKEN_KEY, "collect.db"):
         assert (tmp_path / "study" / name).stat().st_mode & 0o077 == 0
     assert (tmp_path / "study").stat().st_mode & 0o777 == 0o700
     before = {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
@@ -89,10 +114,7 @@ def test_only_its_owner_can_read_what_is_secret(tmp_path):
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "study").iterdir()}
     with opened(tmp_path / "study") as (found, database):
         assert found == study
-        rows = database.read("SELECT slot, draw, ticket, report FROM slots WHERE round = 0 ORDER BY slot")
-    assert [row[0] for row in rows] == list(range(study.slots))
-    assert len({row[1] for row in rows}) == study.slots
-    assert {row[2:] for row in rows} == {(None, None)}
+        assert database.read("SELECT * FROM spent") == []
 
 
 def test_of_two_at_once_one_creates_the_study(tmp_path):
@@ -148,7 +170,7 @@ def test_other_failures_leave_nothing_behind(tmp_path):
     assert (tmp_path / "own/page").is_dir()
 
 
-STUDY = "0123456789abcdef"
+STUDY = "0123456789abcdef" * 4
 
 
 @pytest.fixture
@@ -188,7 +210,7 @@ def test_another_study_and_another_operator_are_refused(made, tmp_path):
     with pytest.raises(ValueError, match="did not sign"):
         invitation_number(forged, STUDY, public)
     with pytest.raises(ValueError, match="another study"):
-        invitation_number(invitation, "f" * 16, public)
+        invitation_number(invitation, "f" * 64, public)
     other = private.public_key().public_bytes_raw().hex()
     with pytest.raises(ValueError, match="another study"):
         read_key(tmp_path / KEY, other)

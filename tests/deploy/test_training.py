@@ -90,7 +90,7 @@ def test_why_a_run_failed_is_said(federation):
 def test_where_there_is_nothing_to_resume(federation, status):
     if status:
         job(federation / "server", status, [line(round) for round in range(4)])
-    with pytest.raises(ValueError, match="there is nothing to resume"):
+    with pytest.raises(ValueError, match="nothing to resume"):
         train(federation, resume=True)
 
 

@@ -74,7 +74,8 @@ def same_model(first: Path, second: Path) -> None:
 def runs(tmp_path_factory):
     """Runs of 5 of 40 clients, stopped after two rounds and resumed over Ray; of users who report once."""
     place = tmp_path_factory.mktemp("runs")
-    some = [*SMALL, "--clients", "40", "--participation", "5", "--option", "code=signs", "--decay", "none"]
+    some = [*SMALL, "--clients", "40", "--participation", "5", "--scheme", "sqsgd", "--decay", "none"]
+    some += ["--option", "code=signs", "--option", "average=0.5"]
     once = [*SMALL, "--clients", "12", "--participation", "once", "--rounds", "2", "--scheme", "auto"]
     train(
         ["local", *some, "--rounds", "4", "--out", str(place / "local")],

@@ -104,7 +104,7 @@ def test_it_does_not_go_where_results_go(tmp_path, monkeypatch):
 def test_a_folder_or_file_that_others_can_read_is_refused(folder):
     name = new_secret(b"hidden")
     (folder / name).chmod(0o640)
-    with pytest.raises(PermissionError, match="no secret any more"):
+    with pytest.raises(PermissionError, match="not secret any more"):
         read_secret(name)
     (folder / name).chmod(0o600)
     folder.chmod(0o750)

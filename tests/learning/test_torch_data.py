@@ -157,7 +157,7 @@ def test_other_losses_of_torch():
     ("loss", "words"),
     [
         (nn.CrossEntropyLoss(reduction="sum"), "reduction = 'sum'; expected 'mean'"),
-        (nn.Linear(3, 1), "has weights of its own"),
+        (nn.Linear(3, 1), "has weights, which nobody trains"),
     ],
 )
 def test_losses_that_would_be_wrong_are_refused(loss, words):

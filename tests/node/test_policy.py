@@ -133,7 +133,7 @@ def test_the_owner_decides_how_much_is_asked():
         policy().check_batch(any_batch)
 
 
-SPENT = BudgetSpent(Path("ledger"), Fraction(2), Fraction(1), Fraction(2))
+SPENT = BudgetSpent(Path("ledger"), Fraction(2), Fraction(1), Fraction(2), "epsilon")
 ERRORS = [
     (MalformedRequest("Eve"), node_policy.MALFORMED),
     (NotAsked("Eve"), node_policy.NOT_ASKED),

@@ -55,11 +55,13 @@ def blanket_share(parts):
     return math.prod(levels(*part)[1] for part in parts)
 
 
-def orders_of_passes(users, passes, shared=False):
-    """All orders of all passes, one after the other: independent ones, or the same in each pass."""
+def orders_of_passes(users, passes, kind="apart"):
+    """All orders of all passes: one pass after the other, alternating, or the same order in each."""
     orders = list(itertools.permutations(range(users)))
-    chosen = [(order,) * passes for order in orders] if shared else itertools.product(orders, repeat=passes)
-    return [sum(each, ()) for each in chosen]
+    if kind == "shared":
+        return [order * passes for order in orders]
+    chosen = itertools.product(orders, repeat=passes)
+    return [sum(zip(*each, strict=True) if kind == "alternating" else each, ()) for each in chosen]
 
 
 def view(users, parts, near, orders=None):

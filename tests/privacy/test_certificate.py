@@ -132,7 +132,7 @@ def test_the_sentence_rounds_up_and_json_has_everything():
         epsilon=0.138111, delta=1e-6, users=60000, order="run", bound="blanket", local_epsilon=4.0,
         assumptions=("one",),
     )  # fmt: skip
-    assert "central (0.1382, 1e-6) for whoever sees only the models" in found.sentence
+    assert "central (0.139, 1e-6) against readers of the models" in found.sentence
     assert "60,000 users" in found.sentence
     assert found.to_dict()["assumptions"] == ["one"]
     assert found.to_dict()["epsilon"] == 0.138111
@@ -167,7 +167,7 @@ def test_the_plan_keeps_what_was_asked_for():
     assert chosen.central.epsilon <= 0.2
     assert chosen.epsilon == chosen.central.local_epsilon > 4
     scheme = make_scheme(chosen.scheme, dim=3920, epsilon=chosen.epsilon, bytes=32)
-    assert chosen.scheme == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32)
+    assert (chosen.scheme, {}) == automatic_scheme(dim=3920, epsilon=chosen.epsilon, bytes=32)
     assert (chosen.message_bytes, chosen.nmse) == (scheme.bits // 8, scheme.nmse)
     assert chosen.nmse_mean == chosen.nmse / 60000
     local = plan_once(**BUDGET, epsilon=4.0)
@@ -187,6 +187,6 @@ def test_linked_reports_count_as_one():
     linked = central_guarantee(index(0.5), 60000, 1e-6, reports=4, linked="one order for all passes")
     assert (apart.local_epsilon, linked.local_epsilon, linked.bound) == (2.0, 2.0, "generic")
     assert apart.epsilon < linked.epsilon == pytest.approx(0.0594, rel=0.01)
-    assert any("count as one: one order for all passes" in text for text in linked.assumptions)
-    assert "all 4 reports of a user" in linked.sentence
+    assert any("count as one because of one order for all passes" in text for text in linked.assumptions)
+    assert "for the 4 reports of a user" in linked.sentence
     assert central_guarantee(index(8.0), 60000, 1e-6, reports=9, linked="tickets").bound == "local"

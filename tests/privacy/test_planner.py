@@ -132,7 +132,8 @@ def test_the_best_stateless_scheme_has_the_least_error_or_nearly_and_then_the_fe
 def test_auto_never_chooses_real_arithmetic(epsilon):
     """privunit has the least error from about 20 on; it is listed, last, and must be asked for by name."""
     ways = stateless_choices(dim=119850, epsilon=epsilon, bytes=256)
-    name = automatic_scheme(dim=119850, epsilon=epsilon, bytes=256)
+    name, options = automatic_scheme(dim=119850, epsilon=epsilon, bytes=256)
+    assert options == {}
     assert make_scheme(name, dim=119850, epsilon=epsilon, bytes=256).privacy.arithmetic == "exact"
     assert name == ways[0].name
     assert [way.arithmetic for way in ways] == ["exact", "exact", "real"]

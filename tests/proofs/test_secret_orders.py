@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sqsgd.audit.noise import ENOUGH, key_of
-from sqsgd.federation.collect import intake
+from sqsgd.federation.collect import device
 from sqsgd.federation.flower.cohort import NodeOrder
 from sqsgd.training.order import secret_order
 
@@ -29,31 +29,20 @@ class Drawn:
         return np.frombuffer(self.order, np.uint8)
 
 
-class Slots:
-    """Of a database only what is written, and that some slots are late and others wait."""
+class Study:
+    """Of a study only what a device draws from."""
 
-    def __init__(self):
-        self.rows = []
+    known = {"reports": 4, "rounds": 40}  # noqa: RUF012
+    drawn, key, description = True, SimpleNamespace(new_blind=lambda: 1), b""
 
-    def write_many(self, _statement, rows):
-        self.rows = rows
-
-    def read(self, statement, *_):
-        return [(slot,) for slot in range(COUNT)] if " < ?" in statement else [(COUNT,)]
-
-    def transaction(self, **_):
-        return pytest.MonkeyPatch.context()
+    @staticmethod
+    def at(place):
+        return place
 
 
-def begun():
-    intake.new_round(database := Slots(), 0, COUNT)
-    return database.rows
-
-
-def freed():
-    intake.free_expired(database := Slots(), SimpleNamespace(round=0), 0.0)
-    assert len(database.rows) == COUNT + 1  # those that were free before are drawn again
-    return database.rows
+def check_in():
+    """The rounds of a device's reports, and the times of its visits."""
+    return [(each["round"], each["due"]) for each in device._drawn(Study)["reports"]]
 
 
 def nodes(rounds):
@@ -63,8 +52,7 @@ def nodes(rounds):
 
 ORDERS = {
     "users of a run": lambda: secret_order(COUNT, COUNT).cohort(0),
-    "slots of a round": begun,
-    "slots of devices that are late": freed,
+    "rounds of a device": check_in,
     "nodes of a run": lambda: nodes(2),
     "nodes of a round": lambda: nodes(0),
 }

@@ -36,7 +36,7 @@ def write_run(
         (folder / "error.txt").write_text(error + "\n")
     elif done == config.rounds:
         summary = {"notion": notion, "held_out": "1,000 made-up images", "bytes_up_ratio": 4 * dim / sent}
-        summary |= {"epsilon": promised, "lr": 0.1, **(central or {})}
+        summary |= {"epsilon": promised, "epsilon_all_rounds": promised, "lr": 0.1, **(central or {})}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

@@ -33,7 +33,7 @@ def test_curves_are_means_with_the_interval_of_student(grouped):
     assert list(epsilon.curves) == ["sqsgd"]
     assert epsilon.points[-1]["mean"] == 16000
     assert "low" not in epsilon.points[-1]  # nothing is estimated there
-    assert "there is no guarantee: fedsgd" in epsilon.caption
+    assert "they have no guarantee: fedsgd" in epsilon.caption
     for chart in (bound, clip_rate):
         assert list(chart.curves) == ["sqsgd"]
         assert "it is constant: fedsgd" in chart.caption

@@ -57,7 +57,7 @@ def stated(tmp_path):
         ({"done": 0, "error": "out of memory"}, "nothing was sent and nothing was spent", ""),
         (
             SECURE_ONCE,
-            "; central ε 0.1382.|centrally (ε, δ)-differentially private with ε = 0.1382 and δ = 1e-06"
+            "; central ε 0.139.|centrally (ε, δ)-differentially private with ε = 0.139 and δ = 1e-06"
             "|the order of the 60,000 clients and their reports|guesses right at most 53.4 % of the time"
             "|does not cover the training loss and the times",
             "secret order.",

@@ -92,12 +92,12 @@ SMALL = people(40).drop(columns="income")
     [
         ({"label": ""}, {}, "label is missing: name the column"),
         ({"label": "riches"}, {}, "no column 'riches'; did you mean 'rich'"),
-        ({"owner": "person"}, {}, "there is no column 'person'"),
+        ({"owner": "person"}, {}, "no column 'person'"),
         ({}, {"client": 1}, "'client' holds numbers: name it as owner, or drop it"),
         ({"ranges": {}}, {}, r"column 'x3' holds numbers: give its public range \(low, high\)"),
         ({"categories": {}}, {}, r"column 'job' holds text: declare its categories"),
         ({"ranges": RANGES | {"x0": (5, 5)}}, {}, r"'x0' has the range \(5, 5\): write \(low, high\)"),
-        ({"ranges": RANGES | {"x99": (0, 1)}}, {}, "there is no column 'x99'"),
+        ({"ranges": RANGES | {"x99": (0, 1)}}, {}, "no column 'x99'"),
         ({"ranges": RANGES | {"job": (0, 1)}}, {}, r"'job' has the range \(0, 1\): .*, or categories"),
         ({"categories": CATEGORIES | {"job": ["a", "b"]}}, {}, r"'job' has undeclared categories: \['c'\]"),
         (
@@ -138,7 +138,7 @@ def test_other_wrong_calls():
         model.fit(np.ones((4, 2)), [0, 1, 0, 1])
     with pytest.raises(ValueError, match="39 labels for 40 rows"):
         model.fit(SMALL[INPUTS], SMALL.rich[:39])
-    with pytest.raises(ValueError, match="PrivateRegressor needs that of 'rich'"):
+    with pytest.raises(ValueError, match="PrivateRegressor needs the range of 'rich'"):
         sqsgd.PrivateRegressor(8.0, **FACTS, label="rich").fit(SMALL)
     facts = {"ranges": {"x1": (0, 1)}, "label": "x0"}
     with pytest.raises(ValueError, match="label 'x0' has 200 classes; write 2 to 100, or give the range"):
@@ -178,7 +178,7 @@ def test_scikit_learn_takes_it_for_its_own():
 def test_secure_noise_unless_there_is_a_seed():
     model = sqsgd.PrivateClassifier(8.0, **FACTS, settings={"rounds": 2}).fit(SMALL[INPUTS], SMALL.rich)
     assert model.summary_["noise"] == "secure"
-    with pytest.raises(ValueError, match="there is no column 'x0'"):
+    with pytest.raises(ValueError, match="no column 'x0'"):
         model.predict(SMALL.drop(columns="x0"))
 
 

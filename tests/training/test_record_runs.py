@@ -133,3 +133,17 @@ def test_the_page_speaks_of_records(tmp_path):
 def test_half_a_run_has_spent_less():
     scheme = sqsgd.make_scheme("sqsgd-record", dim=3, epsilon=1.0, reports=40)
     assert 0.6 < spent(scheme.privacy, 20) < 0.75
+
+
+def test_a_resumed_run_keeps_its_number_of_rounds(tmp_path):
+    """More rounds would have less noise each, which earlier rounds have not had."""
+    run = trained(tmp_path, decay="none", rounds=2)
+    config = run.folder / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 4"))
+    with pytest.raises(ValueError, match="rounds = 4, but this run was begun with 2"):
+        sqsgd.train(out=run.folder, resume=True, report=False)
+
+
+def test_the_flower_engine_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="engine = 'flower'"):
+        trained(tmp_path, engine="flower")

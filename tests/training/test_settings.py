@@ -60,7 +60,7 @@ def test_the_default_rate_suits_the_optimizer(tmp_path):
     rates = {
         kind: prepared(tmp_path / kind, optimizer=kind).settings.lr for kind in ("sgd", "momentum", "adam")
     }
-    assert rates["momentum"] == rates["adam"] == rates["sgd"] / 100
+    assert rates["momentum"] == rates["adam"] == pytest.approx(rates["sgd"] / 100)
 
 
 def run_settings(**values):

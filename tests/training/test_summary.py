@@ -45,7 +45,7 @@ def test_the_order_over_the_run_counts_all_who_reported():
     assert (found["central_epsilon"], found["central_delta"]) == (known.epsilon, 1e-6)
     assert found["central_order"] == found["order"] == "run"
     assert found["central_note"] == known.sentence
-    assert "central (0.57, 1e-6) for whoever sees only the models, if the operator" in known.sentence
+    assert "central (0.57, 1e-6) against readers of the models, if the operator" in known.sentence
     assert found["central_assumptions"] == list(known.assumptions)
     shown = found["central_note"].partition("central (")[2].partition(",")[0]
     assert Fraction(shown) >= Fraction(found["central_epsilon"])

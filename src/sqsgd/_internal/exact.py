@@ -156,7 +156,7 @@ def running_sum(
 ) -> Iterator[tuple[int, arb]]:
     """(l, before + weight * P(first <= X <= l)) for consecutive l where the sum still changes.
 
-    Negligible mass at both ends is left out; what is omitted before the start widens the enclosures.
+    Negligible mass at both ends is omitted; the mass before the start widens the enclosures.
     """
     peak = min(max(dim // levels, first), last)
 
@@ -197,7 +197,7 @@ class InverseCdf:
 
     Guarantees
     ----------
-    * The distribution is exactly that of ``cdf``: tests/internal/test_exact.py,
+    * The distribution is exactly ``cdf``: tests/internal/test_exact.py,
       tests/mechanisms/test_sampler_tables.py.
     """
 
@@ -364,10 +364,10 @@ def limit(name: str, value: object) -> float:
     return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]
 
 
-def four_digits(epsilon: float) -> str:
-    """An ε as text with four significant digits, rounded up: what is stated is never below it.
+def three_digits(epsilon: float) -> str:
+    """An ε as text with three significant digits, rounded up, so that no statement is below it.
 
-    >>> four_digits(0.138111), four_digits(4.0)
-    ('0.1382', '4')
+    >>> three_digits(0.138111), three_digits(4.0)
+    ('0.139', '4')
     """
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"

@@ -16,7 +16,7 @@ _held: set[int] = set()
 
 
 def _release_after_fork() -> None:
-    """Close inherited locks: the child would keep those of other threads after they are released."""
+    """Close inherited locks: the child would keep locks that other threads have released."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -170,10 +170,10 @@ def replace_secret(name: str, content: bytes) -> None:
 
 
 def read_secret(name: str) -> bytes:
-    """What is kept under the name; FileNotFoundError if nothing is."""
+    """The bytes kept under the name; FileNotFoundError without any."""
     path = _path(name)
     if path.stat().st_mode & 0o077:
-        raise PermissionError(f"{path} is open to other users of this machine: it is no secret any more")
+        raise PermissionError(f"{path} is open to other users of this machine: it is not secret any more")
     return path.read_bytes()
 
 

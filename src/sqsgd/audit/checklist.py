@@ -37,7 +37,7 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
     """The steps that apply to a scheme's guarantee; ``inversion`` takes about a minute and needs torch."""
     notion, sparse = subject.scheme.privacy.notion, isinstance(subject.scheme.mechanism, SparseMatches)
     if notion == "none":
-        sentence = f"{subject.name} has no guarantee, so there is nothing to break."
+        sentence = f"{subject.name} has no guarantee to break."
         by_notion = [Step("guarantee", lambda _subject: [skipped("ratio", "promise", sentence)])]
     elif notion == "central":
         by_notion = [Step("the sum of reports", central_checks)]

@@ -51,7 +51,7 @@ def read_vectors() -> dict[str, Any]:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """Answers from a file; ValueError says what is wrong with it."""
+    """Answers from a file; ValueError names the error in it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -220,7 +220,7 @@ def tallies(subject: Subject) -> Iterator[Finding]:
 
 
 class Events:
-    """What is counted: whole outputs where they can be listed, and the code at each position of a column."""
+    """Counted outcomes: whole outputs where they can be listed, and the code at each position of a column."""
 
     def __init__(self, small: Small) -> None:
         self._small, self._columns = small, small.scheme.mechanism.layout

@@ -202,7 +202,7 @@ def _reports(subject: Subject, series: list[tuple[bytes, ...]]) -> Finding:
 def _few_repeats(
     name: str, pieces: list[bytes], chance: float, settings: list[str], rows: int = 0, equal: int = 0
 ) -> Finding:
-    """``chance``: that of the likeliest report. Of ``rows`` other pairs of reports, ``equal`` were equal."""
+    """``chance``: of the likeliest report. Of ``rows`` other pairs of reports, ``equal`` were equal."""
     count, repeats = len(pieces), _repeats(pieces) + equal
     expected = chance * (count * (count - 1) / 2 + rows)
     if not expected < (count + rows) / 4:
@@ -259,7 +259,7 @@ def rounds_check(series: list[tuple[bytes, ...]]) -> Finding:
         spread = math.sqrt(2 * float(((strange - stranger) ** 2).sum()) + 1)
         farthest = max(farthest, abs(float((own - strange).sum())) / spread)
     p_value = min(1.0, 3 * 2 * float(stats.norm.sf(farthest)))
-    sentence = f"Reports of {len(series):,} clients in two rounds differ as much as those of two clients"
+    sentence = f"Reports of {len(series):,} clients in two rounds differ as much as reports of two clients"
     return by_test("noise of two rounds", sentence, (p_value, 1), check="noise")
 
 
@@ -298,7 +298,9 @@ def _source(subject: Subject) -> Iterator[Finding]:
             density = mechanism.log_density(scheme.open(message, task), forward(scheme, x, task), task.bound)
             surprise = -density / math.log(2)
             measured.append((surprise - 8 * watched.drawn, surprise, 8 * watched.drawn))
-    sentence = f"{wrong or 'None'} of {_REPORTS} reports depend on something beside the client's generator."
+    sentence = (
+        f"{wrong or 'None'} of {_REPORTS} reports depend on something other than the client's generator."
+    )
     yield judged("noise", "noise comes from the generator", sentence, wrong, 0)
     if not measured:
         yield skipped("noise", _LENGTH, "The probability of a report has no closed form.")

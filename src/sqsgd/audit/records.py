@@ -1,4 +1,4 @@
-"""Per record: can a silo's reports with and without one record be told apart better than ρ allows?"""
+"""Per record: can reports with and without one record be distinguished better than ρ allows?"""
 
 from __future__ import annotations
 

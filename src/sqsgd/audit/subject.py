@@ -1,4 +1,4 @@
-"""What is audited: a scheme at the requested budget and at small ones, and the inputs that it is given."""
+"""The subject of an audit: a scheme at the requested budget and at small ones, and its inputs."""
 
 from __future__ import annotations
 

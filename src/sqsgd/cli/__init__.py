@@ -11,7 +11,7 @@ from sqsgd.cli.output import run
 
 app = typer.Typer(
     name="sqsgd",
-    help="Federated learning in a few hundred bytes per round, with proved local differential privacy.",
+    help="Federated learning with proved local differential privacy, from reports of a few bytes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,4 +1,4 @@
-"""``sqsgd collect``: a service for devices that report once, over HTTP."""
+"""``sqsgd collect``: a service for devices that report over HTTP, through an oblivious relay."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sqsgd.federation.collect.study import Study
 if TYPE_CHECKING:
     from sqsgd.federation.node.structure import Arrays
 
-app = group("A service for devices that report once, over HTTP.")
+app = group("A service for devices that report over HTTP, through an oblivious relay.")
 Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder.")]
 
 
 @app.command()
-@takes(Study, without=("name", "seed"))
+@takes(Study, without=("name", "seed", "key", "token_key"))
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="A new folder.")],
@@ -47,8 +47,9 @@ def init(
     made = study.made_scheme
     print_result(
         as_json,
-        {"folder": str(folder.absolute()), **study.public(), "lr": study.lr, "bound": study.bound},
-        f"created    {folder}: study {study.id}, {study.rounds} rounds of {study.slots:,} devices",
+        {"folder": str(folder.absolute()), "study": study.id, **study.public(), "lr": study.lr},
+        f"created    {folder}: {study.rounds} rounds of about {study.expected:,} reports",
+        f"study      {study.id}",
         f"a report   {made.bits // 8} bytes, epsilon {made.privacy.epsilon:g} ({study.scheme})",
         f"next       sqsgd collect serve {folder}, and sqsgd collect invite {folder} {study.users}",
     )
@@ -112,17 +113,16 @@ def status(folder: Folder, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    left = f", {found['seconds_left']:,.0f} s left" if found["state"] == "open" else ""
+    until = {"open": "left", "waiting": "until it begins"}.get(found["state"])
+    left = f", {found['seconds_left']:,.0f} s {until}" if until else ""
     typer.echo(
         "study      {name} ({study}): {state}\n"
-        "round      {round} of {rounds}: {reports:,} of {slots:,} reports{left}\n"
+        "round      {round} of {rounds}: {reports:,} of about {expected:,} reports{left}\n"
         "reports    {all_reports:,} of {message_bytes} bytes, epsilon {epsilon:g} each\n"
-        "admission  {admission}; {invitations_used:,} invitations used\n"
+        "admission  {admission}; {invitations_used:,} used, {missed:,} reports missed their round\n"
         "order      {order_note}\n"
         "central    {central_note}".format(**found, left=left)
     )
-    if found["unscrubbed"]:
-        typer.echo("traces     of the last round are still on the disk: serve or close the study once more")
     if found["refusals"]:
         print_table(("refused", "requests"), [[code, f"{n:,}"] for code, n in found["refusals"].items()])
 

@@ -32,7 +32,7 @@ def sweep_to_resume(out: Path | None, typed: Mapping[str, Any]) -> Sweep:
     if typed.keys() - {"figure", "out", "resume", "jobs", "as_json"}:
         raise ValueError(f"--resume takes every setting from {out / SWEEP}; give it --out and --jobs only")
     if not (out / SWEEP).exists():
-        raise ValueError(f"{out} has no {SWEEP}: there is nothing to resume")
+        raise ValueError(f"{out} has no {SWEEP}: nothing to resume")
     return load_sweep(out / SWEEP)
 
 
@@ -106,7 +106,7 @@ def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, a
             typer.echo(wrapped("edge: no rate beyond was worse, so a better one may not have been tried."))
     if all(row["runs"] == 0 for row in rows):
         reasons = [reason for row in rows for reason in row["failed"]]
-        raise Ended(f"no run finished, so there is no page: {reasons[0] if reasons else f'see {out}'}")
+        raise Ended(f"no run finished, so no page was written: {reasons[0] if reasons else f'see {out}'}")
     edge = ", ".join(f"{row['panel']} {row['arm']}".strip() for row in rows if row["lr_at_edge"])
     note = f" (a better learning rate may not have been tried: {edge})" if edge else ""
     final_page(out / "runs", page, sweep.title + note, quiet=as_json)

@@ -71,7 +71,9 @@ SETTINGS = {
     "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
     "several with weights: soft-hog:0.7+font-digits:0.7.",
     "clients": "Number of clients; 0: every owner that the data name, or 10.",
-    "participation": "all, a number of clients per round, a fraction (0.1), or once: one round per client.",
+    "participation": "all, a number of clients per round, a fraction (0.1), or once: one report each.",
+    "reports": "Of each client, with once: one in each pass through all of them, in a new secret order.",
+    "visits": "1: each client sends all its reports in one round; 0: one in each pass.",
     "minibatch": "With a number as participation: one batch of each client.",
     "local_epochs": "Federated averaging: passes of a client over its data in each round; 0: none.",
     "local_lr": "Learning rate of a client's own steps.",
@@ -79,7 +81,7 @@ SETTINGS = {
     "batch": "Batch size of a client.",
     "epsilon": "Privacy budget of one report; per record, of the whole run.",
     "bytes": "Bytes for the packed codes of one report.",
-    "rounds": "Number of rounds; 0: 600, or 10 to 100 if each client reports once.",
+    "rounds": "Number of rounds; 0: 600, or 10 to 100 with once.",
     "lr": "Learning rate; 0: computed from the budget.",
     "optimizer": "sgd, momentum or adam.",
     "decay": "Decay of the rate: linear (auto), to zero, or none.",
@@ -173,7 +175,7 @@ def numbers(name: str, text: str) -> list[float]:
 def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text.
 
-    ``own``: names that are rejected, and the command's own option for each.
+    ``own``: names that raise an error, and the command's own option for each.
     """
     values: dict[str, Any] = {}
     for pair in pairs:

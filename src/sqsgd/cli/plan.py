@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.cli.options import Bytes, Epsilon, Json, given
 from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
+from sqsgd.training.settings import usual_rounds
 
 if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan, Point
+    from sqsgd.privacy.several import SeveralPlan
+
+_ONCE, _SEVERAL = ("users", "delta", "central"), ("users", "delta", "central", "local", "visits", "svg")
+_OTHERS = ("clients", "rounds", "probability", "prior")
 
 
 def plan(
@@ -27,11 +33,21 @@ def plan(
     probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,
     prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
     once: Annotated[bool, typer.Option("--once", help="Each user reports once, in a secret order.")] = False,
-    users: Annotated[int, typer.Option(help="With --once: users in the secret order.")] = 60000,
-    delta: Annotated[float, typer.Option(help="With --once: delta of the central guarantee.")] = 1e-6,
+    users: Annotated[int, typer.Option(help="With --once or --central: users of the run.")] = 60000,
+    delta: Annotated[
+        float, typer.Option(help="With --once or --central: delta of the central guarantee.")
+    ] = 1e-6,
     central: Annotated[
-        float | None, typer.Option(help="With --once: choose the largest local epsilon that keeps this.")
+        float | None,
+        typer.Option(help="Limit of the central epsilon: choose reports per user, or epsilon with --once."),
     ] = None,
+    local: Annotated[
+        float, typer.Option(help="With --central: limit of the epsilon of all reports of a user.")
+    ] = math.inf,
+    visits: Annotated[
+        int, typer.Option(help="With --central: 1: all reports in one round of --clients users.", max=1)
+    ] = 0,
+    svg: Annotated[Path | None, typer.Option(help="With --central: a file for the chart.")] = None,
     records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
     silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
     details: Annotated[
@@ -42,6 +58,7 @@ def plan(
     """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
 
     With --once, each user sends one report; the plan then has the local and the central guarantee. With
+    --central alone, it finds the number of reports per user, and their epsilon, with the least error. With
     --records, it is what a budget per record buys in a federation of silos.
     """
     from sqsgd.privacy.planner import frontier
@@ -54,16 +71,28 @@ def plan(
     for name in typed:
         if name == "silos":
             raise ValueError(f"silos = {silos!r} needs --records")
-        if name in (("clients", "rounds", "probability", "prior") if once else ("users", "delta", "central")):
-            why = "has no meaning with --once" if once else "needs --once"
-            raise ValueError(f"{name} = {typed[name]!r} {why}")
+        if not once and central is None and name in _SEVERAL:
+            raise ValueError(f"{name} = {typed[name]!r} needs --central" + " or --once" * (name in _ONCE))
+        if name in _OTHERS and (once or central is not None) and not (name == "clients" and visits):
+            raise ValueError(
+                f"{name} = {typed[name]!r} has no meaning with --{'once' if once else 'central'}"
+            )
+        if once and name in _SEVERAL and name not in _ONCE:
+            raise ValueError(f"{name} = {typed[name]!r} has no meaning with --once")
+    if central is not None and not once:
+        if "epsilon" in typed:
+            raise ValueError(
+                f"epsilon = {epsilon:g}: --central chooses it; give --local for a limit of the total"
+            )
+        visit = (clients if "clients" in typed else users // usual_rounds(users)) if visits else 0
+        limits: dict[str, Any] = {"delta": delta, "central": central, "local": local, "visit": visit}
+        _show_several(as_json, svg, dim=dim, bytes=bytes_, users=users, **limits)
+        return
     if once:
         if not {"epsilon", "central"} & typed.keys():
             raise ValueError("--once needs --epsilon (local) or --central")
-        local = typed.get("epsilon")
-        _show_once(
-            as_json, details, dim=dim, bytes=bytes_, users=users, delta=delta, epsilon=local, central=central
-        )
+        one: dict[str, Any] = {"epsilon": typed.get("epsilon"), "central": central}
+        _show_once(as_json, details, dim=dim, bytes=bytes_, users=users, delta=delta, **one)
         return
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
@@ -95,7 +124,7 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
     total = f", {epsilon * chosen.rounds:,.6g} after {chosen.rounds:,}" if chosen.rounds > 1 else ""
     fields.append(("Epsilon", f"{epsilon:,.6g} for one report{total}"))
     blocks = [each for each in chosen.reconstruction if each.scope == "block"]
-    guesses = [f"{four_digits(each.cosine)} after {each.rounds:,}" for each in blocks]
+    guesses = [f"{three_digits(each.cosine)} after {each.rounds:,}" for each in blocks]
     fields.append(
         ("Best guess", f"cosine {', '.join(guesses)} with the direction of the gradient that was sent")
     )
@@ -168,6 +197,51 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
     ]
 
 
+def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
+    from sqsgd.privacy.several import plan_several
+
+    chosen = plan_several(**limits)
+    if svg is not None:
+        _draw(chosen, svg, limits["central"])
+    if as_json:
+        print_json(chosen.to_dict())
+        return
+    best, visit = chosen.best, limits["visit"]
+    options = f"--reports {best.reports} --epsilon {best.epsilon:.6g} --clients {chosen.users}"
+    options += f" --visits 1 --rounds {chosen.users // visit}" if visit else ""
+    options += f" --bytes {limits['bytes']}"
+    least = f"the mean of all reports has an error of {best.nmse_mean:.4g}, the least within the limits"
+    typer.echo(wrapped(f"take --scheme auto {options}: {least}\n", 5))
+    heading = ("epsilon", "reports", "local", "central", "error of the mean", "bytes", "scheme")
+    rows = [
+        [f"{each.epsilon:.4g}", f"{each.reports:,}", f"{each.local:.4g}", three_digits(each.central.epsilon),
+         f"{each.nmse_mean:.4g}" + " <" * (each == best), f"{each.message_bytes}", each.scheme]
+        for each in chosen.splits
+    ]  # fmt: skip
+    print_table(heading, rows, title="The most reports of each user for each epsilon of a report")
+    if best.warning:
+        typer.echo(wrapped(f"\n{best.warning}"))
+    central = best.central
+    _print_list(f"{central.sentence}\n\nThe central guarantee holds if", central.assumptions)
+
+
+def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
+    from sqsgd.report.charts import Chart, write_charts
+
+    if svg.suffix != ".svg":
+        raise ValueError(f"svg = {str(svg)!r} must end in .svg; an existing file is overwritten")
+    group = f"central ε at most {central:g}"
+    points = [
+        {"group": group, "x": each.local, "mean": each.nmse_mean, "half": math.nan}
+        for each in sorted(chosen.splits, key=lambda each: each.local)
+    ]
+    chart = Chart(
+        name=svg.stem, title="Reports per user", x_title="local ε of all reports of a user",
+        y_title="error of the mean", caption="", points=points, groups=[group], log_x=True, log_y=True,
+    )  # fmt: skip
+    write_charts([chart], svg.parent, "svg")
+
+
 def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     from sqsgd.privacy.record_plan import record_plan
 
@@ -215,7 +289,7 @@ def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
         ("Local", f"epsilon {chosen.epsilon:.6g}, the total of a user, against everyone"),
         (
             "Central",
-            f"epsilon {four_digits(central.epsilon)} at delta {central.delta:g}, against readers of {who}",
+            f"epsilon {three_digits(central.epsilon)} at delta {central.delta:g}, against readers of {who}",
         ),
         *([("Warning", chosen.warning)] if chosen.warning else []),
     ]

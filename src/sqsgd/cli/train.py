@@ -93,7 +93,9 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
     epsilon = f"{summary['epsilon']:g}" if private else "infinite (not private)"
     total = f"{summary['epsilon_all_rounds']:,g}" if private else "infinite"
     if summary["participation"] == "once" and summary["notion"] == "local":
-        spent = f"{epsilon} per report, which is the total: no user sends two"
+        reports = summary.get("reports", 1)
+        spent = f"{epsilon} per report; {total} in total: no user sends more than {reports:,}"
+        spent = spent if reports > 1 else f"{epsilon} per report, which is the total: no user sends two"
         if summary.get("protects") == "row":
             spent = f"{epsilon} for each row, not for an owner of several: no column names the owners"
     elif summary["notion"] == "record":
@@ -104,6 +106,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         if summary["epsilon_total"] != summary["epsilon_all_rounds"]:
             spent += f"; {summary['epsilon_total']:,g} for the client that took part most often"
     refused = f"{summary['refused']:,} reports, by their clients' own ledgers" if summary["refused"] else None
+    sender = "report" if summary.get("reports", 1) > 1 else "client and round"
     ratio = f"1/{summary['bytes_up_ratio']:.0f} of float32"
     falling = ", falling linearly to 0" if summary.get("decay") == "linear" else ""
     lines = {
@@ -113,7 +116,7 @@ def describe(summary: dict[str, Any], folder: Path) -> str:
         "noise": summary["noise"],
         "order": summary.get("order_note"),
         "central": summary.get("central_note"),
-        "payload": f"{summary['bytes_up']} bytes per client and round, {ratio}",
+        "payload": f"{summary['bytes_up']} bytes per {sender}, {ratio}",
         "learning rate": f"{summary['lr']:.3g}{falling}",
         "written to": folder,
     }

@@ -126,7 +126,19 @@ class Mechanism(Part):
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        """Private columns for any finite vector of length ``dim``."""
+        """Private columns for any finite vector of length ``dim``.
+
+        Args:
+            x: The vector; the mechanism projects it onto its own domain.
+            bound: The public range.
+            rng: The private generator, the only source of noise.
+
+        Returns:
+            Columns of whole numbers, as in ``layout``.
+
+        Raises:
+            ValueError: The vector is not finite or of another length.
+        """
 
     def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
         """``randomize`` of each row, independently: columns with one row per vector.
@@ -138,7 +150,15 @@ class Mechanism(Part):
 
     @abstractmethod
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        """The server's estimate of x."""
+        """The server's estimate of x.
+
+        Args:
+            columns: The columns of one report.
+            bound: The public range of that report.
+
+        Returns:
+            ``dim`` numbers.
+        """
 
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate] | None:
         """Codes 2 place + sign and sizes of many reports; None unless these are their estimates."""

@@ -189,7 +189,7 @@ class Rng:
     def below_many(self, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A uniform integer below each of the bounds, which are positive; rejected words are drawn again."""
         below, words = bounds.astype(np.uint64), self.words(bounds.size)
-        uneven = np.negative(below) % below  # 2^64 mod bound: as many words are rejected, the largest ones
+        uneven = np.negative(below) % below  # 2^64 mod bound: as many words are skipped, the largest ones
         while (rejected := np.flatnonzero((uneven > 0) & (words >= np.negative(uneven)))).size:
             words[rejected] = self.words(rejected.size)
         return (words % below).astype(np.int64)
@@ -215,9 +215,14 @@ class Rng:
 def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
     """A private generator for real data.
 
-    ``"keystream"``: AES-256 in counter mode under a key from the operating system. The stated ε then holds
-    against everyone who cannot tell AES from random bits. ``"os"``: every byte is read from the operating
-    system; encoding then takes about seven times as long.
+    Args:
+        source: ``"keystream"``: AES-256 in counter mode under a key from the operating system; the stated ε
+            holds against everyone who cannot distinguish AES from random bits. ``"os"``: every byte comes
+            from the operating system, whose generator is computational too (ChaCha20 on Linux); encoding
+            takes up to seven times as long.
+
+    Returns:
+        A generator that nobody else can reproduce.
 
     Guarantees
     ----------
@@ -242,6 +247,12 @@ def idle_rng() -> Rng:
 
 def seeded_rng(seed: int) -> Rng:
     """A reproducible generator for experiments. It protects nobody: the seed determines the noise.
+
+    Args:
+        seed: A whole number.
+
+    Returns:
+        A generator that draws the same words for the same seed.
 
     >>> seeded_rng(7)
     seeded_rng(7)  # for experiments: protects nobody

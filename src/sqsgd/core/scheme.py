@@ -56,6 +56,8 @@ class Scheme:
     """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+    average: float = 0.0
+    """A report is about the running average of the client's gradients, with this share of the last one."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -80,18 +82,18 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.mechanism.traits.chooses
+        return self.residual and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:
-        """A bound for unit vectors: their norm, that of a block, or three deviations of a coordinate."""
+        """A bound for unit vectors: their norm, a block's norm, or three deviations of a coordinate."""
         if self.mechanism.traits.bounds_coordinates:
             return 3.0 / math.sqrt(self.dim)
         return math.sqrt(self.mechanism.dim / self.dim) if self.sends_block else 1.0
 
     @cached_property
     def identity(self) -> str:
-        """The scheme and its parameters as lines of text: all that a client in another language needs."""
+        """The scheme and its parameters as lines of text, complete for a client in another language."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
         return "\n".join(parts)
 
@@ -108,7 +110,7 @@ class Scheme:
 
     @cached_property
     def code_bits(self) -> int:
-        """Bits of the packed codes, which is what a budget counts."""
+        """Bits of the packed codes; a budget counts these."""
         layout = self.mechanism.layout
         return sum(column.bits for column in (layout[:-1] if self.mechanism.traits.has_symbol else layout))
 
@@ -125,6 +127,16 @@ class Scheme:
                 error, self._dims[i], along if i == len(self.transforms) - 1 else None
             )
         return error
+
+    @cached_property
+    def symbols(self) -> int:
+        """How many different codes reports consist of, if they can be counted instead of kept; else 0.
+
+        Their public randomness is then that of the round, and their estimates are sums of equal units.
+        """
+        layout, offered = self.mechanism.layout, type(self.mechanism).unit_codes is not Mechanism.unit_codes
+        counted = offered and len(layout) == 1 and all(transform.shared for transform in self.transforms)
+        return (layout[0].alphabet or 0) if counted else 0
 
     @property
     def follows_norms(self) -> bool:
@@ -155,7 +167,19 @@ class Scheme:
         return Tasks(task, np.asarray(clients))
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
-        """The client's message for its gradient (plus residual), clipped first where the task says so."""
+        """The client's message for its gradient (plus residual), clipped first by the task's clip norm.
+
+        Args:
+            x: The vector, of ``dim`` finite numbers.
+            task: The public request.
+            rng: The private generator: ``secure_rng()``, or ``seeded_rng`` for an experiment.
+
+        Returns:
+            The bytes to send.
+
+        Raises:
+            ValueError: The vector is not finite, too large or of another length, or the task does not fit.
+        """
         return self.seal(self.randomize(x, task, rng), task)
 
     def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
@@ -200,7 +224,14 @@ class Scheme:
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
         """The messages of many clients, one row each for each row of ``x``, with the law of ``encode``.
 
-        ``workers`` threads share the work; the messages of a seeded generator do not depend on them.
+        Args:
+            x: A matrix with one vector per client.
+            tasks: The tasks, in the order of the rows.
+            rng: The private generator of all rows.
+            workers: Threads that share the work; the messages of a seeded generator do not depend on them.
+
+        Returns:
+            A matrix of bytes with one message per row.
         """
         check_rng(rng)
         rows = checks.shaped_rows("x", x, len(tasks), self.dim)
@@ -278,12 +309,34 @@ class Scheme:
         return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:
-        """The server's estimate of one client's vector."""
+        """The server's estimate of one client's vector.
+
+        Args:
+            message: The bytes that the client sent.
+            task: The request that it answers.
+
+        Returns:
+            ``dim`` numbers.
+
+        Raises:
+            MalformedReport: The bytes are damaged, or answer another scheme or task.
+        """
         y = self.mechanism.estimate(self.open(message, task), task.bound)
         return self._undo(y, task, 0, len(self.transforms))
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
-        """The mean of the decoded reports, in memory that does not grow with their number."""
+        """The mean of the decoded reports, in memory that does not grow with their number.
+
+        Args:
+            reports: Pairs of a task and the message that answers it.
+
+        Returns:
+            ``dim`` numbers.
+
+        Raises:
+            MalformedReport: A message is damaged, or answers another scheme or task.
+            ValueError: No report was given.
+        """
         total = Aggregate(self)
         for task, message in reports:
             total.add(task, message)
@@ -302,6 +355,7 @@ class Scheme:
 
 
 Weights = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -332,7 +386,20 @@ class Aggregate:
     _task: Task | None = field(default=None, repr=False)
 
     def add(self, task: Task, message: bytes, weight: float = 1.0) -> Columns:
-        """Add one report; returns its columns. Raises MalformedReport, or ValueError as ``add_columns``."""
+        """Add one report.
+
+        Args:
+            task: The request that the report answers.
+            message: The bytes that the client sent.
+            weight: Its weight in the mean.
+
+        Returns:
+            The columns of the report.
+
+        Raises:
+            MalformedReport: The bytes are damaged, or answer another scheme or task.
+            ValueError: The report does not fit the sum, as in ``add_columns``.
+        """
         columns = self.scheme.open(message, task)
         self.add_columns(task, columns, weight)
         return columns
@@ -359,7 +426,7 @@ class Aggregate:
         tests/core/test_batches.py::test_a_malformed_report_is_named_and_none_is_added.
         """
         if not len(tasks):
-            raise ValueError("there are no reports to add")
+            raise ValueError("no reports to add")
         weights = np.ones(len(tasks)) if weights is None else np.asarray(weights, np.float64)
         if len(messages) != len(tasks) or weights.shape != (len(tasks),):
             raise ValueError(f"{len(tasks)} tasks, {len(messages)} messages and {weights.shape} weights")
@@ -383,6 +450,13 @@ class Aggregate:
         from sqsgd._internal.kernels.rotation import add_rows
 
         scheme = self.scheme
+        if scheme.symbols:
+            found = scheme.mechanism.unit_codes(columns, tasks.task.bound)
+            if found is not None:
+                sizes = (found[1] * weights)[:, None] * np.where(found[0] & 1, -1.0, 1.0)
+                np.add.at(total, found[0] >> 1, sizes)
+                self._added(weights)
+            return found is not None
         if scheme._own != len(scheme.transforms) - 1:
             return False
 
@@ -397,9 +471,31 @@ class Aggregate:
             if rows is None:  # for the first part, or for none: it depends on scheme and transform alone
                 return False
             add_rows(*rows, total)
-        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
-        self.count += len(tasks)
+        self._added(weights)
         return True
+
+    def _added(self, weights: Weights) -> None:
+        self._weight = float(np.cumsum([self._weight, *weights])[-1])  # one after the other, as in add
+        self.count += len(weights)
+
+    def add_counts(self, task: Task, counts: Counts) -> None:
+        """Add all reports of a round from how often each code was sent, for a scheme with ``symbols``.
+
+        The sum does not depend on the order in which reports came.
+        tests/core/test_counts.py::test_counts_have_the_mean_of_the_reports.
+        """
+        scheme, total = self.scheme, self._sum(task)
+        column = scheme.mechanism.layout[0]
+        if not scheme.symbols or counts.shape != (scheme.symbols,):
+            raise ValueError(f"{scheme.name!r} has {scheme.symbols} symbols, and counts are {counts.shape}")
+        reports, rest = divmod(int(counts.sum()), column.count)
+        if rest or (counts < 0).any():
+            raise ValueError(f"counts of codes that come {column.count} at a time are not whole reports")
+        found = scheme.mechanism.unit_codes((np.zeros((1, column.count), np.uint32),), task.bound)
+        if found is not None:
+            total += (counts[0::2] - counts[1::2]) * found[1][0]
+        self._weight += reports
+        self.count += reports
 
     def _sum(self, task: Task) -> Estimate:
         """The sum so far, before the inverse of the transforms that all clients share."""
@@ -417,5 +513,5 @@ class Aggregate:
     def mean(self) -> Estimate:
         """The mean of the reports added so far."""
         if self._total is None or self._task is None or self.count == 0:
-            raise ValueError("no reports have been added: there is no mean")
+            raise ValueError("no reports have been added, so the mean is undefined")
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

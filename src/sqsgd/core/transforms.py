@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -58,11 +58,28 @@ class Transform(Part):
 
     @abstractmethod
     def forward(self, x: Vector, task: Task) -> Vector:
-        """The client's side. May return ``x`` itself; never changes it."""
+        """The client's side.
+
+        Args:
+            x: The vector, which is not changed.
+            task: The public request, the only source of randomness.
+
+        Returns:
+            The transformed vector; it may be ``x`` itself.
+        """
 
     @abstractmethod
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
-        """The server's side: back to length ``dim``."""
+        """The server's side.
+
+        Args:
+            y: The transformed estimate.
+            task: The request of the report.
+            dim: The length before ``forward``.
+
+        Returns:
+            An estimate of length ``dim``.
+        """
 
     def forward_many(self, x: Vectors, tasks: Tasks) -> Vectors:
         """``forward`` of each row; override it where one pass over all rows is faster."""
@@ -84,7 +101,7 @@ class Transform(Part):
         total += self.inverse(y, task, total.size)
 
     def error_before(self, error: float, dim: int, along: float | None = None) -> float:
-        """The relative squared error of the input, a vector of length ``dim``, from that of the output.
+        """The relative squared error of the input, a vector of length ``dim``, from the error of the output.
 
         ``along`` is the share of the estimate's mean square that lies along the vector, where it is known.
         """
@@ -282,6 +299,22 @@ def gaussian_rotation(dim: int, near: int | None = None) -> Rotate:
     """
     few = padded(dim) < 4 * FEWEST or (near is not None and near < _FEW_NEAR)
     return Rotate(rounds=3 if few else 2, least=FEWEST if padded(dim) < FEWEST else 1)
+
+
+Rotation = Literal["client", "round"]
+
+
+def rotated_by(rotation: Rotation, transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    """The transforms with public randomness of each client, or the same for all clients of a round.
+
+    A round's rotation has the error of any one rotation; that of clients averages over them. It lets the
+    server count reports instead of keeping them, and no report then belongs to a client.
+    """
+    if rotation not in get_args(Rotation):
+        raise ValueError(f"rotation = {rotation!r} must be one of {', '.join(get_args(Rotation))}")
+    if rotation == "client":
+        return transforms
+    return tuple(replace(each, shared=True) for each in transforms)  # type: ignore[type-var]
 
 
 def rotated_sample(dim: int, size: int, rotate: Rotate | None = None) -> tuple[Transform, ...]:

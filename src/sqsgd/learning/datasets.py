@@ -75,8 +75,14 @@ class Dataset:
 def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
     """A built-in dataset, verified by checksum, or the one that ``package.module:factory`` returns.
 
-    ``tables.read_examples`` says what a factory may return; without test examples every fifth of each class
-    is held out. FileNotFoundError says how to get a dataset, ValueError what is wrong with it.
+    Args:
+        name: The dataset's name. ``tables.read_examples`` lists what a factory may return; without test
+            examples every fifth of each class is held out.
+        data_dir: The folder of all datasets; defaults to $SQSGD_DATA, else the user's cache folder.
+
+    Raises:
+        FileNotFoundError: If it is missing; the message has the command that gets it.
+        ValueError: If the name is unknown, a checksum differs, or a factory's data cannot be used.
 
     >>> load_dataset("mnist5k").train_inputs.shape
     torch.Size([4000, 1, 28, 28])

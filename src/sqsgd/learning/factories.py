@@ -33,7 +33,7 @@ def find_named(name: str, purpose: str) -> Any:
             raise  # the module exists; one of its imports does not
         without = f"; write {name.replace('.py:', ':')}, without .py" if ".py:" in name else ""
         looked = f"looked in the working folder ({folder}) and on Python's path"
-        raise ValueError(f"{where} there is no module {error.name!r}; {looked}{without}") from error
+        raise ValueError(f"{where} found no module {error.name!r}; {looked}{without}") from error
     except Exception as error:
         raise ValueError(f"{where} importing it failed: {one_line(error)}") from error
     if not hasattr(module, attribute):
@@ -44,7 +44,7 @@ def find_named(name: str, purpose: str) -> Any:
 
 
 def call_factory(name: str, purpose: str, factory: Any, **offered: Any) -> Any:
-    """The result of a user's factory, which gets those of the offered arguments that it takes."""
+    """The result of a user's factory, which gets the offered arguments that it has parameters for."""
     if not callable(factory):
         raise ValueError(f"{purpose} {name!r} is a {type(factory).__name__}, not a function that makes it")
     try:

@@ -148,7 +148,7 @@ def kept(network: Function, identity: str, inputs: torch.Tensor) -> torch.Tensor
     path = cache_folder("SQSGD_FEATURES", "features") / f"{digest}.safetensors"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own: several runs of a sweep may write the same file.
+        # A unique name: several runs of a sweep may write the same file.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as file:
             file.write(save({"values": network(inputs).half()}))
         Path(file.name).replace(path)
@@ -200,7 +200,7 @@ def _soft_cells(size: int) -> torch.Tensor:
 
 
 # A small network that tools/font_digits.py trained on rendered fonts alone; no handwritten digit is involved.
-# font_digits.json, beside the weights, says how they were made.
+# font_digits.json, next to the weights, has their recipe.
 
 WEIGHTS = Path(__file__).with_name("font_digits.safetensors")
 CLASSES = 10

@@ -161,7 +161,7 @@ FETCHABLE = tuple(name for name, source in SOURCES.items() if source.mirrors)
 
 
 class DatasetMissing(FileNotFoundError):
-    """A built-in dataset is not there: ``missing`` names its files, ``how`` says how to get it."""
+    """A built-in dataset is missing: ``missing`` names its files, ``how`` the way to get it."""
 
     def __init__(self, name: str, missing: tuple[str, ...], where: str, how: str) -> None:
         super().__init__(f"dataset {name!r}: {', '.join(missing)} not found in {where}; {how}")

@@ -1,4 +1,4 @@
-"""What is minimised and what is measured on held-out data: built in, or ``package.module:name``.
+"""The loss to minimise and the metrics on held-out data: built in, or ``package.module:name``.
 
 An objective has ``loss(model, batch)``, the mean loss as a scalar tensor, and may have ``metrics(outputs,
 labels)``, numbers by name on all held-out examples, the headline first, and names in ``lower_is_better``.
@@ -230,11 +230,11 @@ def built_in(loss: Any) -> str:
 
 
 def _of_torch(name: str, loss: nn.Module) -> Objective:
-    """The objective of a loss module of (outputs, labels), such as those of torch.nn."""
+    """The objective of a loss module of (outputs, labels), such as the ones in torch.nn."""
     if getattr(loss, "reduction", "mean") != "mean":
         raise ValueError(f"loss {name!r} has reduction = {vars(loss)['reduction']!r}; expected 'mean'")
     if any(True for _ in loss.parameters()):
-        raise ValueError(f"loss {name!r} has weights of its own, which nobody trains: move them to the model")
+        raise ValueError(f"loss {name!r} has weights, which nobody trains: move them to the model")
     numbers, sets = isinstance(loss, _NUMBERS), isinstance(loss, nn.BCEWithLogitsLoss)
     mean_loss = (
         _of_matching(loss) if numbers or sets else lambda model, batch: loss(model(batch[0]), batch[1])

@@ -110,7 +110,7 @@ def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
 
 
 def batch_indices(indices: Indices, batch_size: int, round: int, client: int, seed: int) -> Indices:
-    """A client's batch R for one round: uniform without replacement; all its data if there is no more."""
+    """A client's batch R for one round: uniform without replacement; all its data if it has no more."""
     if batch_size >= len(indices):
         return indices
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]
@@ -119,7 +119,7 @@ def batch_indices(indices: Indices, batch_size: int, round: int, client: int, se
 def epoch_batches(
     indices: Indices, batch_size: int, epochs: int, round: int, client: int, seed: int
 ) -> Iterator[Indices]:
-    """A client's batches of one round that goes through all its data, shuffled anew each time."""
+    """A client's batches of one round that goes through all its data, shuffled again each time."""
     words = _stream(_EPOCH, seed, round, client)
     for _ in range(epochs):
         order = indices[_permutation(len(indices), words)]
@@ -145,7 +145,7 @@ def _dirichlet(classes: _Labels, clients: int, value: str, words: np.random.PCG6
     order, sizes = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=clients)
     starts = np.cumsum(sizes) - sizes
     for empty in np.flatnonzero(sizes == 0):
-        # Some client has at least two examples, because there are no more clients than examples.
+        # Some client has at least two examples, because clients are at most as many as examples.
         giver = int(np.argmax(sizes))
         sizes[giver] -= 1
         sizes[empty] = 1

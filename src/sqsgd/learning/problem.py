@@ -283,4 +283,4 @@ def draws_randomness(
                 f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
                 "without protection; use layers without running state"
             )
-    return drawn or first.tobytes() != second.tobytes()  # other devices have generators of their own
+    return drawn or first.tobytes() != second.tobytes()  # other devices have separate generators

@@ -35,7 +35,7 @@ def record_sum(
 ) -> RecordSum:
     """The sum of the gradients of single records, each clipped to ``clip_norm``: what a silo encodes.
 
-    A record is an input with its label. Its gradient is that of the loss of a batch of one, for the trainable
+    A record is an input with its label. Its gradient belongs to the loss of a batch of one, for the trainable
     parameters in the order of ``model.parameters()``. Memory is bounded: few records are computed at once.
 
     Args:
@@ -49,7 +49,7 @@ def record_sum(
         task: Its bound is C.
 
     Returns:
-        A sum for ``scheme.encode``. Gradients with NaN or infinity are left out and counted in ``dropped``.
+        A sum for ``scheme.encode``. Gradients with NaN or infinity are skipped and counted in ``dropped``.
 
     Raises:
         ValueError: A layer or the loss mixes records, or ``clip_norm`` is not above 0.
@@ -86,7 +86,7 @@ def add_records(
 def record_gradients(model: nn.Module, objective: Objective, batch: Batch) -> Iterator[tuple[Losses, Rows]]:
     """Losses and a gradient in each row, some records at a time; dummies fill the last part.
 
-    Parts of one size are computed in one way, whoever else is in the batch:
+    Parts of one size are computed in one way, for any other records in the batch:
     tests/learning/test_records.py::test_a_records_gradient_does_not_depend_on_the_others.
     """
     inputs, labels = batch
@@ -146,7 +146,7 @@ def sampled(count: int, rate: float, rng: Rng) -> Indices:
 def in_turn(count: int, turns: int, round: int, key: bytes) -> Indices:
     """The records of one report where each is in one of ``turns``; every record draws its batch by itself.
 
-    ``key``: the silo's own 32 bytes, the same for all rounds; batches are drawn anew every ``turns`` rounds.
+    ``key``: the silo's own 32 bytes, the same for all rounds; batches are drawn again every ``turns`` rounds.
     """
     stream, words = Keystream(key, (round // turns).to_bytes(16, "big")), np.empty(count, "<u8")
     stream.fill(words.view(np.uint8))

@@ -36,7 +36,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """Inputs and labels, and the client of each example if the data say so."""
+    """Inputs and labels, and the client of each example if the data name clients."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -163,10 +163,10 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
 
 
 def _label_problem(labels: torch.Tensor) -> str:
-    """What is wrong with classes that are known by their numbers; empty if nothing is."""
+    """The error in classes that are known by their numbers; empty without one."""
     found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
     if len(found) == 1 and len(labels) > 1:
-        return f"all labels are {found[0]}: with one class there is nothing to learn"
+        return f"all labels are {found[0]}: one class cannot be learned"
     if len(found) < 2 or found[0] < 0 or (found[0] == 0 and 2 * len(found) > found[-1] + 1):
         return ""
     few = str(found[:5])[1:-1] + (", ..." if len(found) > 5 else "")
@@ -230,10 +230,10 @@ class Columns:
         return np.asarray(np.clip(2 * shares - 1, -1, 1))
 
     def _problem(self, table: Any, name: str) -> str:
-        """What is wrong with a column and its declaration; empty if nothing is."""
+        """The error in a column or its declaration; empty without one."""
         if name not in table.columns:
             hint = meant(name, list(table.columns)) if name else ": set label to the column to predict"
-            return f"there is no column {name!r}{hint}"
+            return f"no column {name!r}{hint}"
         if missing := int(table[name].isna().sum()):
             return f"column {name!r} has {missing:,} missing values: fill them in, or drop these rows"
         if name in self.ranges:
@@ -286,7 +286,7 @@ def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], An
 
 
 def _all_numbers(where: str, columns: Mapping[Any, Any], label: Any = None) -> dict[Any, torch.Tensor]:
-    """The columns as tensors; one ValueError says what is wrong with all of them."""
+    """The columns as tensors; one ValueError lists the errors in all of them."""
     found, wrong = dict[Any, torch.Tensor](), list[str]()
     for name, values in columns.items():
         try:
@@ -302,7 +302,7 @@ def _all_numbers(where: str, columns: Mapping[Any, Any], label: Any = None) -> d
 
 
 def listed(problems: Sequence[str]) -> str:
-    """One problem as it is; several, each on a line of its own."""
+    """One problem as it is; several, one per line."""
     return problems[0] if len(problems) == 1 else "".join(f"\n- {problem}" for problem in problems)
 
 

@@ -85,7 +85,7 @@ class Cap(Part):
 
     @abstractmethod
     def scaled(self, along: float, across: float) -> tuple[float, float]:
-        """v's components along u and orthogonal to it, from those of a standard normal vector."""
+        """v's components along u and orthogonal to it, from the components of a standard normal vector."""
 
     @abstractmethod
     def far(self, across: float, rng: Rng) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Channels for one coordinate at a time, whose odds depend on the distance; the choice of a coordinate."""
+"""Channels for one coordinate at a time, whose odds depend on the distance; choosing a coordinate."""
 
 import math
 from abc import abstractmethod

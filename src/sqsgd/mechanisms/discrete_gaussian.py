@@ -84,7 +84,7 @@ class DiscreteGaussian:
         return found[:count]
 
     def _tried(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
-        """``count`` candidates, without those that are rejected."""
+        """``count`` candidates, without the rejected ones."""
         coarse, words, chances = self._table.draw_many(count, rng), rng.words(count), rng.words(count)
         fine = (
             (words >> np.uint64(64 - self.shift)).astype(np.int64)
@@ -138,7 +138,7 @@ class RecordNoise(Mechanism):
     rotation, then unbiased rounding to ``levels`` levels over ± the largest rotated coordinate. Nothing is
     clamped and nothing wraps around. Estimates are of the sum over ``records``, a public number.
 
-    A plain vector counts as all that a client has: it is clipped to half the bound, so that any two differ by
+    A plain vector counts as all data of a client: it is clipped to half the bound, so that any two differ by
     at most what one record may add.
 
     Guarantees
@@ -211,7 +211,7 @@ class RecordNoise(Mechanism):
         return Traits(records=self.records)
 
     def relative_error(self, share: float) -> float:
-        """Of a sum whose norm is ``share`` times the bound: that of the noise and of the grid of levels."""
+        """Of a sum whose norm is ``share`` times the bound, from the noise and the grid of levels."""
         return self.dim * self.deviation**2 * grid_error(self._padded, self.levels) / share**2
 
     @property

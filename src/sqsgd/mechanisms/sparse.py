@@ -297,7 +297,7 @@ class SparseMatches(NearCodes):
       tests/mechanisms/test_sparse.py::test_codes_with_equal_matches_are_equally_likely.
     * Unbiased over ``gaussian_rotation``, within 1 %:
       tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length.
-    * A report draws the same number of words whatever the input:
+    * A report draws the same number of words for every input:
       tests/mechanisms/test_sparse.py::test_the_same_work_whatever_is_drawn.
     """
 

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 from sqsgd._internal import checks, exact
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.core import Scheme
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.privacy.passes import Profile, Table, negligible, randomized_response, table
@@ -52,7 +52,7 @@ class Pass:
 
     @property
     def counted(self) -> int:
-        """The number of users among whom one can hide; ValueError if there is no guarantee to state."""
+        """The number of users among whom one can hide; ValueError if no guarantee holds."""
         return _counted(self.scheme, self.users, self.order, self.dropouts, self.colluding)
 
     @property
@@ -87,7 +87,7 @@ class CentralGuarantee:
     def sentence(self) -> str:
         """The guarantee in a sentence, with ε rounded up."""
         several = f" for the {self.reports:,} reports of a user" * (self.reports > 1)
-        local = f"local {four_digits(self.local_epsilon)}{several} against everyone"
+        local = f"local {self.local_epsilon:g}{several} against everyone"
         users = f"{self.users:,} users{' of a round' * (self.order == 'round')}"
         linked = f" ({self.linked})" * bool(self.linked)
         if self.bound == "local":
@@ -95,7 +95,7 @@ class CentralGuarantee:
         delta = repr(self.delta).replace("e-0", "e-")
         order = "the orders" if self.reports > 1 and not self.linked else "the order"
         return (
-            f"{local}; central ({four_digits(self.epsilon)}, {delta}) for whoever sees only the models, if "
+            f"{local}; central ({three_digits(self.epsilon)}, {delta}) against readers of the models, if "
             f"the operator keeps {order} of the {users} and their reports to itself{linked}"
         )
 
@@ -125,8 +125,8 @@ def central_guarantee(
         scheme: A scheme with pure local privacy and without a residual.
         users: The number of reports in a secret order; for rounds, in the smallest round.
         delta: The δ of the guarantee, above 0 and below 1.
-        order: Which reports are in an order: those of a pass, which is the whole ``"run"`` if there is one
-            pass, or, if rounds are known, those of a ``"round"``.
+        order: An order covers a pass, which is the whole ``"run"`` if there is one pass; if rounds are known,
+            it covers a ``"round"``.
         reports: The number of reports of each user. Each has an order that is independent of the others: one
             in each of several passes through all users or, with the orders of a ``"round"``, also all of
             them in one visit, in the round of the user.
@@ -275,7 +275,7 @@ def _generic(local: float, users: int, delta: float) -> Iterator[tuple[Bound, Bl
 
 
 def _counted(scheme: Scheme, users: int, order: str, dropouts: int, colluding: int) -> int:
-    """The number of users that are counted; ValueError where there is no guarantee to state."""
+    """The number of users that count; ValueError where no guarantee holds."""
     if not isinstance(scheme, Scheme):
         raise ValueError(f"scheme = {scheme!r} must be a sqsgd.Scheme")
     if order not in get_args(Order):
@@ -316,7 +316,7 @@ def _assumptions(passes: Sequence[Pass], reports: int, linked: str) -> Iterator[
     yield f"the order of {users:,} users or more {where} is uniform, independent of their data, and secret"
     yield "tasks, seeds and messages depend on the round and the slot, never on who fills the slot"
     yield "those who know an order or receive reports by user reveal neither; against them ε is local"
-    yield "when a report arrives or is published does not tell who sent it"
+    yield "when a report arrives or is published does not reveal its sender"
     yield f"whether a user answers depends neither on the user's data nor on the {slot}, and {answers}"
     yield f"at most {colluding:,} other users reveal their slots" if colluding else "no user reveals a slot"
     real = {each.scheme.name for each in passes if each.scheme.privacy.arithmetic == "real"}
@@ -358,7 +358,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
         raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
-    epsilon = float(four_digits(guarantee.epsilon * (1 + TOLERANCE)))
+    epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE)))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)
     else:
@@ -481,7 +481,7 @@ def plan_once(
         raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
 
     def make(local: float) -> Scheme:
-        name = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
+        name, _ = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
         return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
 
     if epsilon is None:

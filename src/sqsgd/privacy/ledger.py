@@ -1,7 +1,7 @@
 """A client's durable record of the epsilon that it has spent, with a cap that no server can raise.
 
 Pure epsilons are summed as exact fractions: basic composition, which is tight for them. A cap per record is a
-ρ, also summed exactly, or an ε for a δ: the tight profile of Gaussian noise, beside which pure reports count.
+ρ, also summed exactly, or an ε for a δ: the tight profile of Gaussian noise; pure reports count too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ __all__ = [
 class BudgetSpent(ReportRefused):
     """The report would cost more than is left."""
 
-    def __init__(self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str) -> None:
+    def __init__(
+        self, path: Path, asked: Fraction, spent: Fraction, cap: Fraction, unit: str = "epsilon"
+    ) -> None:
         left = max(Fraction(0), cap - spent)
         super().__init__(
             f"the report was not sent: it would cost {unit} {rounded_up(asked)!r}, but "
@@ -77,9 +79,9 @@ class Ledger:
       and counts every report that left; a failed write spends nothing. tests/privacy/test_ledger_crashes.py
     * The cap is never exceeded, even by concurrent spends. tests/privacy/test_ledger_together.py
       Only ``top_up`` raises it: tests/privacy/test_ledger_account.py::test_the_owner_adds_to_the_cap.
-    * A changed bit, a truncation, a missing line or an older copy of either file is refused, except for a tip
+    * A changed bit, a truncation, a missing line or an older copy of either file is found, except for a tip
       that is one line older, as a crash leaves it. tests/privacy/test_ledger_damage.py
-    * An epsilon that holds in real arithmetic only is refused unless it is asked for by name.
+    * An epsilon that holds in real arithmetic only is an error unless it is named.
       tests/privacy/test_ledger_account.py::test_real_arithmetic_is_paid_for_only_by_name
 
     >>> import tempfile
@@ -103,7 +105,7 @@ class Ledger:
             witness: The second tip's path, if it was moved.
 
         Raises:
-            FileNotFoundError: If there is no ledger.
+            FileNotFoundError: The ledger does not exist.
             LedgerDamaged: If a line or a tip is damaged, missing or older than it should be.
         """
         self.path = Path(path).resolve()
@@ -126,7 +128,7 @@ class Ledger:
 
         Args:
             path: The ledger's file, in an existing folder.
-            max_epsilon: The cap of all that is ever spent.
+            max_epsilon: The cap of the total that is ever spent.
             delta: The cap is per record: all reports together are (max_epsilon, delta)-private for each.
             max_rho: The cap per record as a ρ, in place of the other two.
             owner: Whose ledger it is; informational.
@@ -224,7 +226,7 @@ class Ledger:
     ) -> Entry:
         """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
 
-        Each round of a task is paid for once, also if its report was then lost in a crash.
+        Each round of a task is paid for once, even if its report was then lost in a crash.
 
         Args:
             epsilon: The cost of the report.
@@ -232,7 +234,7 @@ class Ledger:
             task: The name of what is trained.
             round: The task's round.
             scheme: The scheme, informational; so is ``purpose``.
-            arithmetic: That of ``Privacy``; "real" is refused unless ``allow_real`` is true.
+            arithmetic: As in ``Privacy``; "real" is an error unless ``allow_real`` is true.
             at_most: A lower cap, for this report alone.
             rho: Per record: its ρ, exactly; ``epsilon`` is then of this report alone and informational.
             rate: Per record: the chance that the report uses a record, drawn in secret.
@@ -305,7 +307,22 @@ class Ledger:
         allow_real: bool = False,
         at_most: float = math.inf,
     ) -> Entry:
-        """Pay for ``scheme.encode(x, task, rng)``; ``name`` is the task's name (default: its seed)."""
+        """Pay for ``scheme.encode(x, task, rng)``, before the message leaves.
+
+        Args:
+            scheme: The scheme of the report; its ``privacy`` is the cost.
+            task: The task, which names the round.
+            name: The name of the training; default: the task's seed.
+            purpose: Informational.
+            allow_real: Accept a guarantee that holds in real arithmetic only.
+            at_most: A lower cap, for this report alone.
+
+        Returns:
+            The entry, which is on disk.
+
+        Raises:
+            ReportRefused, LedgerDamaged, OSError: As in ``spend``.
+        """
         privacy, record = scheme.privacy, dict[str, Any]()
         if privacy.notion == "record":
             turn = task.round // privacy.turns if privacy.turns > 1 else -1
@@ -328,7 +345,11 @@ class Ledger:
         )
 
     def lower_cap(self, max_epsilon: float) -> None:
-        """Lower the cap permanently; 0 closes the ledger."""
+        """Lower the cap permanently.
+
+        Args:
+            max_epsilon: The new cap; 0 closes the ledger.
+        """
         lower = 0.0 if max_epsilon == 0 else limit("max_epsilon", max_epsilon)
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if to_units(lower) > history.cap_units:
@@ -382,14 +403,29 @@ class Ledgers:
     delta: float | None = None  # a cap per record
     allow_real: bool = False  # also pay for schemes whose ε holds in real arithmetic only
 
-    def paid(self, scheme: Scheme, task: Task, client: int) -> bool:
+    def paid(self, scheme: Scheme, task: Task, client: int, *, name: str = "") -> bool:
         """Pay for a client's report; False if its ledger refuses. A damaged ledger raises LedgerDamaged."""
-        path = self.folder / f"{client // 1000:06d}" / f"client-{client}"
+        path = self._path(client)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             Ledger.create(path, max_epsilon=self.max_epsilon, delta=self.delta, owner=f"client {client}")
         try:
-            Ledger(path).spend_for(scheme, task, allow_real=self.allow_real)
+            Ledger(path).spend_for(scheme, task, name=name, allow_real=self.allow_real)
         except (AlreadyAnswered, BudgetSpent):
             return False
         return True
+
+    def check(self, clients: int) -> None:
+        """Raise ValueError if what a client's existing ledger has left does not cover ``max_epsilon``.
+
+        tests/training/test_several_reports.py::test_a_ledger_that_covers_some_reports_pays_for_none.
+        """
+        for path in filter(Path.exists, map(self._path, range(clients))):
+            if (left := Ledger(path).left) < Fraction(self.max_epsilon):
+                raise ValueError(
+                    f"the reports of a client cost epsilon {self.max_epsilon!r} in all, and its ledger has "
+                    f"{rounded_down(left)!r} left ({path}): nothing was paid"
+                )
+
+    def _path(self, client: int) -> Path:
+        return self.folder / f"{client // 1000:06d}" / f"client-{client}"

@@ -3,9 +3,9 @@
 A spend writes a chained line at the ledger's end, then the tip, ``<ledger>.tip``, which records the number of
 lines and the last digest; each is on disk before the next begins, and only then may the report leave.
 
-* A ledger is refused unless it holds all the lines that its tip records, unchanged.
+* A ledger is invalid unless it holds all the lines that its tip records, unchanged.
 * A torn line that no tip records is dropped: a crash interrupted it, and no report left.
-* One line more than the tip records counts as spent; two are refused, for no crash leaves them.
+* One line more than the tip records counts as spent; two are an error, because no crash leaves them.
 
 Not detected: forgery, and both files restored or copied together, unless a ``witness``, a second tip on
 another disk, tells. docs/proofs/ledger.md has the proof.
@@ -89,7 +89,7 @@ def sealed(fields: Fields, before: bytes) -> bytes:
 
 
 def unsealed(line: bytes, before: bytes) -> tuple[Fields, bytes]:
-    """The fields of a line and its digest; ValueError says what is wrong with the line."""
+    """The fields of a line and its digest; ValueError names the error in the line."""
     if not line.endswith(b"\n"):
         raise ValueError("is truncated or has no end")
     body = line[:-_SEAL]
@@ -133,7 +133,7 @@ class History:
         return self.after(None)
 
     def after(self, entry: Entry | None) -> Fraction:
-        """What is spent once this report is paid for, exactly, or per record at a δ rounded up."""
+        """The spending once this report is paid for, exactly, or per record at a δ rounded up."""
         epsilon, uses, pure_rho = from_units(self.spent_units), dict(self.uses), self.pure_rho
         if entry is not None and entry.rho:
             if self._counts(entry):
@@ -169,7 +169,7 @@ class History:
         return ""
 
     def add(self, line: bytes) -> None:
-        """Add one line; ValueError says what is wrong with it."""
+        """Add one line; ValueError names the error in it."""
         fields, digest = unsealed(line, self.digest)
         kind = fields["kind"]
         if (kind == "heading") != (self.lines == 0) or fields["line"] != self.lines + 1:
@@ -249,7 +249,7 @@ def tip_line(history: History) -> bytes:
 
 
 def read_tip(path: Path) -> Tip | None:
-    """The tip in a file; None if there is no file."""
+    """The tip in a file; None without a file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_LINE + 1)

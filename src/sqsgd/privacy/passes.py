@@ -138,7 +138,7 @@ def _slope(one: tuple[arb, arb, int], other: tuple[arb, arb, int]) -> arb:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Dots of each pass on one grid, with the number of its reports: all that the composed ε rests on."""
+    """Dots of each pass on one grid, with the number of its reports: the basis of the composed ε."""
 
     step: float
     passes: tuple[tuple[Dots, int], ...]
@@ -151,7 +151,7 @@ class Table:
         * No attacker who sees all passes and chooses their tasks exceeds it:
           tests/privacy/test_passes.py::test_no_adaptive_passes_exceed_the_bound.
         * It agrees with the composition of dp-accounting:
-          tests/privacy/test_passes.py::test_it_agrees_with_dp_accounting.
+          tests/privacy/test_passes.py::test_the_checks_find_nothing_wrong.
         """
         reports = sum(count for _, count in self.passes)
         bits = math.ceil(-math.log2(delta)) + 2 * reports.bit_length() + 2 * _SPARE_BITS + 24
@@ -178,7 +178,7 @@ def negligible(delta: float, reports: int) -> float:
 
 
 def randomized_response(local: float, epsilon: float) -> float:
-    """The largest δ(ε) of a mechanism with a local ε, rounded up: that of a randomized bit."""
+    """The largest δ(ε) of a mechanism with a local ε, rounded up: a randomized bit has it."""
     with exact.precision(exact.START_BITS):
         odds = arb(local).exp()
         return rounded_up(((odds - arb(epsilon).exp()) / (odds + 1)).max(arb(0)))

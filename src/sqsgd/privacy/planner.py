@@ -24,9 +24,9 @@ PAPER_LEVELS = 16
 _FAINT, _FEW = 0.025, 40.0
 _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
-_READABLE = 1e6  # larger multiples of the optimum tell nothing: it is next to zero, and so is the error
+_READABLE = 1e6  # larger multiples of the optimum are meaningless: it is next to zero, and so is the error
 CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
-HEARD = 10  # reports about each weight from which on a residual gains more than it loses by its age
+ENOUGH, NEARLY = 200, 1.25  # reports of a client, and rounds between two, for which an average was measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,56 +269,77 @@ def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless
 
 
 def automatic_scheme(
-    *, dim: int, epsilon: float, bytes: int, visits: float = 1, options: Mapping[str, Any] | None = None
-) -> str:
-    """The name that ``scheme = "auto"`` stands for.
+    *,
+    dim: int,
+    epsilon: float,
+    bytes: int,
+    visits: float = 1,
+    apart: float = 1,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[str, dict[str, Any]]:
+    """The name and the options that ``scheme = "auto"`` stands for.
 
-    ``sqsgd`` if each client reports each weight at least ten times in its ``visits``: its residual then
-    averages the noise of a client's gradients. With fewer reports, most of the residual belongs to old
-    models, or is never sent: the best of ``stateless_choices`` with exact arithmetic, or with ``options``
-    ``sqsgd-stateless``, which takes the same ones as ``sqsgd``.
+    ``sqsgd`` with a running ``average`` if each client reports in every round, or nearly: it removes noise of
+    the client's batches, which costs a report its length. An average over rounds that are far apart, or a
+    residual, is about old models, and where clients differ it loses more than it gains. Then the best of
+    ``stateless_choices`` with exact arithmetic; with ``options`` ``sqsgd-stateless``, which takes them too.
+
+    Args:
+        dim: The number of weights.
+        epsilon: The privacy budget of a report.
+        bytes: The budget for its packed codes.
+        visits: Reports of a client in the whole training.
+        apart: Rounds from one report of a client to its next.
+        options: Options that are given.
 
     tests/privacy/test_planner.py::test_auto_never_chooses_real_arithmetic,
-    tests/training/test_choice.py::test_a_residual_is_kept_only_where_it_is_heard.
+    tests/training/test_choice.py::test_an_average_is_kept_only_while_it_is_new.
     """
-    if _is_heard(dim, epsilon, bytes, visits):
-        return "sqsgd"
-    if options:
-        return "sqsgd-stateless"
+    share, given = average_for(visits, apart), dict(options or {})
+    if share and _fits("sqsgd-stateless", dim, epsilon, bytes):
+        return "sqsgd", {"average": share, **given}
+    if given:
+        return "sqsgd-stateless", given
     best = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)[0]
     if best.arithmetic == "real":
         raise ValueError(
             f"bytes = {bytes} hold no report with exact arithmetic of {dim} numbers at epsilon {epsilon:g}; "
             f"{best.name!r} must be asked for by name"
         )
-    return best.name
+    return best.name, given
 
 
-def _is_heard(dim: int, epsilon: float, bytes: int, visits: float) -> bool:
-    if visits < HEARD:
-        return False
+def average_for(visits: float, apart: float = 1.0) -> float:
+    """The share of the past in a client's average, over ten rounds; 0: none, where rounds are few or apart.
+
+    >>> average_for(200), average_for(100), average_for(600, apart=10)
+    (0.9, 0.0, 0.0)
+    """
+    return 0.9 if visits >= ENOUGH and apart <= NEARLY else 0.0
+
+
+def _fits(name: str, dim: int, epsilon: float, bytes: int) -> bool:
     try:
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
-    except ValueError:  # it does not fit into the bytes
+        make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
+    except ValueError:
         return False
-    return scheme.residual and visits * scheme.mechanism.dim >= HEARD * dim
+    return True
 
 
 def recommended(
     ways: Sequence[Stateless], optimum: float, *, dim: int, epsilon: float, bytes: int, visits: float = 1
 ) -> Recommendation | None:
-    """What ``automatic_scheme`` takes, and why; for a stateless scheme with the errors and bytes of all."""
-    if _is_heard(dim, epsilon, bytes, visits):
-        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
-        often = visits * scheme.mechanism.dim / dim
-        energy = (1 + scheme.mechanism.relative_error(1.0)) * dim / scheme.mechanism.dim
+    """What ``automatic_scheme`` takes for reports in every round, and why; the errors and bytes of others."""
+    share = average_for(visits)
+    if share and _fits("sqsgd-stateless", dim, epsilon, bytes):
+        scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes, average=share)
         return Recommendation(
             scheme="sqsgd",
-            options=f"--scheme sqsgd --epsilon {epsilon:g} --bytes {bytes}",
+            options=f"--scheme sqsgd --option average={share:g} --epsilon {epsilon:g} --bytes {bytes}",
             message_bytes=scheme.bits // 8,
-            optimum_ratio=ratio(energy, optimum),
-            reason=f"each client reports each weight {often:.0f} times, so it keeps what a report leaves out "
-            "and sends it later",
+            optimum_ratio=ratio(scheme.nmse, optimum),
+            reason=f"each client reports {visits:.0f} times, so it sends the average of its last "
+            f"{1 / (1 - share):.0f} gradients, which has less noise than one",
         )
     best, *others = ways
     if best.arithmetic == "real":

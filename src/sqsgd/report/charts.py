@@ -31,7 +31,7 @@ SERIES = (
     ("#0a5fa8", "#62b0f2"), ("#c75000", "#ff9a4d"), ("#00805c", "#35cf9f"), ("#a8327f", "#f191cb"),
     ("#5e4a00", "#f4f0a0"), ("#303030", "#d0d0d0"), ("#2b93c9", "#a6ecff"), ("#9a76e8", "#8467dd"),
 )  # fmt: skip
-"""Colours of the groups, which colour-blind readers can tell apart too."""
+"""Colours of the groups, which colour-blind readers can distinguish too."""
 DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [8, 2, 2, 2, 2, 2])
 """Colour and dash repeat with different periods: the first 24 groups are drawn differently."""
 
@@ -202,7 +202,7 @@ def all_charts(groups: Sequence[Group]) -> list[Chart]:
         title="Privacy budget spent",
         y_title="total ε",
         caption="The sum of the epsilons of all reports of the client that sent most (basic composition)."
-        + _left_out("there is no guarantee", not_private),
+        + _left_out("they have no guarantee", not_private),
         points=epsilon,
         log_y=_far_apart(epsilon, "mean"),
     )

@@ -36,7 +36,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None
     Runs that failed or cannot be read are listed as such.
 
     Raises:
-        ValueError: if there is nothing to show, or ``out`` is a folder.
+        ValueError: nothing to show, or ``out`` is a folder.
     """
     runs, unreadable = read_runs(paths)
     return write_page(group_runs(runs), unreadable, paths, out, title)

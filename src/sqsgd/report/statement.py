@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqsgd._internal.exact import four_digits
+from sqsgd._internal.exact import three_digits
 from sqsgd.report.groups import Group, StatedNotion
 from sqsgd.report.tables import counted, number, percent
 from sqsgd.training.reading import Central
@@ -78,15 +78,16 @@ def statement(group: Group) -> Statement:
     else:
         so_far = " so far" if group.state == "unfinished" else ""
         short += f", ε {number(epsilon)} per report, {number(total)} in total{so_far}"
-        short += f"; central ε\N{NO-BREAK SPACE}{four_digits(central.epsilon)}" if central else ""
+        short += f"; central ε\N{NO-BREAK SPACE}{three_digits(central.epsilon)}" if central else ""
         sentences = [_report(notion, epsilon, group.summary.delta if group.summary else 0.0)]
         if notion == "record":
             short = f"{MEANINGS[notion][0]}, ε {number(total)} in total{so_far}, δ {group.config.delta:g}"
             sentences = [_records(group, rounds, epsilon, total)]
         elif group.config.participation == "once" and notion == "local":
-            row = group.config.is_table and not group.config.owner
+            row, each = group.config.is_table and not group.config.owner, group.config.reports
+            sent = f"{counted(each, 'report')}, whose ε add up" if each > 1 else "one report"
             sentences.append(
-                f"Each client sends at most one report, so {number(total)} is the total that a client "
+                f"Each client sends at most {sent}, so {number(total)} is the total that a client "
                 "spends, however many rounds there are."
                 + (" A client is a row here, not an owner of several." if row else "")
             )
@@ -166,14 +167,16 @@ def _central(group: Group, central: Central | None) -> list[str]:
     if central is None:
         return []
     users, known = f"{central.users:,} clients", ""
+    if group.config.reports > 1:
+        known = f" It covers all {group.config.reports:,} reports of a client; each pass has a new order."
     if central.order == "round":
         users += " of a round"
-        known = " Only the order within rounds counts: who was in which round may be known."
+        known += " Only the order within rounds counts: who was in which round may be known."
     chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [
         "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {four_digits(central.epsilon)} and δ = {central.delta:g}, for whoever sees only them, if "
+        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, against readers of the models, if "
         f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
         f"such an attacker guesses right at most {chance} of the time.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "

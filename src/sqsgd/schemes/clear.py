@@ -146,7 +146,7 @@ def qsgd(
 
     QSGD (Alistarh et al. 2017).
 
-    Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` is by default that of the
+    Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` has by default the
     least predicted error, or √n where nothing limits the bytes. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
@@ -191,7 +191,7 @@ def terngrad(dim: int, epsilon: float | None = None, bytes: int | None = None) -
     TernGrad (Wen et al. 2017).
 
     Of all coordinates, or of the largest rescaled sample that fits into ``bytes``. The paper's gradient
-    clipping is left out. Not private; ``epsilon`` is ignored.
+    clipping is omitted. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     bits = optional_bits(bytes)
@@ -289,7 +289,7 @@ def dgc(
 
     The client's step does momentum correction and factor masking. ``count`` is by default as many as
     ``bytes`` hold, or the paper's 0.1 %. The paper's warm-up, local gradient clipping and layer-wise
-    thresholds are left out. Not private; ``epsilon`` is ignored.
+    thresholds are omitted. Not private; ``epsilon`` is ignored.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     momentum = checks.real("momentum", momentum, 0.0, 0.9999)

@@ -342,7 +342,7 @@ def clamped(sizes: Estimate, channel: Channel, reach: float) -> tuple[Estimate, 
 def plan_error(
     dim: int, picks: int, epsilon: float, channel: Channel, reach: float, top: int | None
 ) -> tuple[float, int]:
-    """The squared error of different picks minus that of none, and the best top set chosen with ε."""
+    """The squared error of different picks minus the norm of none, and the best top set chosen with ε."""
     _, counts, sizes = rank_groups(dim, top or 1)
     kept, noise = clamped(sizes, channel, reach)
     loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
@@ -405,7 +405,7 @@ def fedsel(
     for alphabet in alphabets:
         for count in pick_counts(dim, epsilon, bits, alphabet, picks):
             share = equal_share(epsilon, count)
-            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for the choice of its coordinate
+            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for choosing its coordinate
                 choice = part * share
                 channel = PiecewiseGrid(alphabet, take_away(share, choice))
                 error, best_top = plan_error(dim, count, choice, channel, reach, top)

@@ -31,7 +31,7 @@ class ShareOfNoise(Mechanism):
     The vector is clipped to norm ``bound``, its n coordinates to ± ``reach`` bound / √n, then rounded without
     bias to k = ``levels`` levels. The noise of ``clients`` reports adds up to Bin(clients · trials, 1/2),
     whose (ε, δ) is ``BinomialPrivacy``: the paper's Theorem 1 is false for large ε. The sensitivities
-    are those of docs/proofs/binomial.md. A code is as wide as the sum of all ``clients`` codes, as secure
+    follow docs/proofs/binomial.md. A code is as wide as the sum of all ``clients`` codes, as secure
     aggregation adds modulo that.
 
     Central, not local: (ε, δ) holds for the equally weighted sum of the reports of ``clients`` honest
@@ -181,7 +181,7 @@ def cpsgd(
     Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
 
     (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients, which share rotation
-    and sample because secure aggregation adds their codes. ``levels`` is by default that of the least
+    and sample because secure aggregation adds their codes. ``levels`` has by default the least
     predicted error. Noise comes in whole tosses per client, so a large ``epsilon`` is not spent completely.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)

@@ -20,7 +20,7 @@ from sqsgd._internal.geometry import largest_sum
 from sqsgd.core import Codes, Scheme
 from sqsgd.core.codec import Column
 from sqsgd.core.random import Rng
-from sqsgd.core.transforms import FEWEST, gaussian_rotation, padded
+from sqsgd.core.transforms import FEWEST, Rotation, gaussian_rotation, padded, rotated_by
 from sqsgd.mechanisms.sparse import MOST_SIZE, NearCodes, SparseLaw
 from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
@@ -81,34 +81,53 @@ class NearestVertices(NearCodes):
         return codes[:, None]
 
 
-def best_nearest(dim: int, epsilon: float) -> int:
-    """The k with the largest m, on a grid so fine that m varies by a thousandth between neighbours."""
+def best_nearest(dim: int, epsilon: float, *, central: bool = False) -> int:
+    """The k with the largest m, on a grid so fine that m varies by a thousandth between neighbours.
+
+    ``central``: the k with the least error for a given central ε instead. The error is about 1/m², and the
+    square of the central ε is proportional to E(α - β)² / γ = 2 q (A - B)² / B, q = k / 2n (H1, H3).
+    """
     counts = sorted({min(dim, max(1, round(dim * 2 ** (-step / 8)))) for step in range(8 * 25)})
 
     def log_scale(count: int) -> float:
         rest = math.log(2 * dim) - epsilon
         # ln m = ln S - ln(k + 2n / (e^ε - 1)) + const, without overflow at any ε
         common = math.log(count + math.exp(rest) / -math.expm1(-epsilon))
-        return math.log(largest_sum(dim, count)) - common
+        length = math.log(largest_sum(dim, count))
+        return 2 * length - common - math.log(count) if central else length - common
 
     return max(counts, key=log_scale)
 
 
 def privunit_index(
-    dim: int, epsilon: float, bytes: int | None = None, *, nearest: int | None = None
+    dim: int,
+    epsilon: float,
+    bytes: int | None = None,
+    *,
+    nearest: int | str | None = None,
+    rotation: Rotation = "client",
 ) -> Scheme:
     """Sends the index of one vertex of a rotated cross-polytope: two bytes, for a single-digit ε.
 
     log2(2 dim) bits in all.
 
-    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits.
+    ``nearest`` is the number of vertices with the high probability, by default that with the least error.
+    ``nearest="central"`` takes fewer: the error of one report is larger, but less for the same central ε
+    (by 5 % at a local ε of 6, 10 % at 2 and 17 % at 1), with more reports, which add to the local ε.
+
+    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits. ``rotation``:
+    ``client``, or ``round`` for one rotation of all clients of a round, so that their reports can be counted.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_SIZE)
     size = padded(max(dim, FEWEST))
     needed = Column(1, 2 * size).bits
     if bits is not None and bits < needed:
         raise too_few_bytes(bits, f"an index of {2 * size} vertices", needed)
-    nearest = best_nearest(size, epsilon) if nearest is None else nearest
-    mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=nearest)
-    rotate = gaussian_rotation(dim, nearest)
-    return Scheme(name="privunit-index", dim=dim, transforms=(rotate,), mechanism=mechanism)
+    if nearest is None or nearest == "central":
+        near = best_nearest(size, epsilon, central=nearest is not None)
+    else:
+        near = checks.integer("nearest", nearest, 1, size)
+    mechanism = NearestVertices(dim=size, epsilon=epsilon, nearest=near)
+    rotate = gaussian_rotation(dim, near)
+    transforms = rotated_by(rotation, (rotate,))
+    return Scheme(name="privunit-index", dim=dim, transforms=transforms, mechanism=mechanism)

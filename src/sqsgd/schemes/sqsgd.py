@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,16 @@ from sqsgd._internal.checks import Vector
 from sqsgd._internal.geometry import kept_share, l2_norm, largest_sum
 from sqsgd.core import Estimate, Mechanism, Scheme
 from sqsgd.core.codec import Columns, SignedSubset
-from sqsgd.core.transforms import FEWEST, Rotate, Subsample, gaussian_rotation, padded, rotated_sample
+from sqsgd.core.transforms import (
+    FEWEST,
+    Rotate,
+    Rotation,
+    Subsample,
+    gaussian_rotation,
+    padded,
+    rotated_by,
+    rotated_sample,
+)
 from sqsgd.mechanisms.privquant import PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP, split
 from sqsgd.mechanisms.sparse import MOST_COUNT, MOST_SIZE, SparseLaw, SparseMatches
@@ -34,9 +43,10 @@ _WORSE = 1.25  # the search stops when the error exceeds the least one by this f
 _BETTER = 0.999  # a candidate must improve by this factor, so that rounding errors never decide
 _DIGITS = 7  # of logarithms of errors: machines whose logarithms differ in the last bit choose the same
 _FAR, _NEAR = 40.0, 10.0  # -ln and ln of the odds e^ε P beyond which no threshold is the best
-_GRADIENT_NOISE = 8.0  # energy of a gradient's noise over that of its mean, late in training
+_GRADIENT_NOISE = 8.0  # energy of a gradient's noise over its mean's energy, late in training
 _PATIENCE = 512  # rounds between visits to a coordinate that double the error
 _MEASURED = 2**17  # coordinates of the model that both were measured with
+_FIRST_BOUND = 0.3  # of whole vectors in reports of one length: few gradients are shorter until late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +113,21 @@ def sqsgd(
     coordinates: int | None = None,
     reach: float | None = None,
     norm_epsilon: float | None = None,
+    rotation: Rotation = "client",
+    average: float = 0.0,
 ) -> Scheme:
     """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
 
     ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
+    ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
+    ``average``: with 0.9, each report is about the whole vector instead, a running average of the client's
+    last ten gradients (worker momentum, Karimireddy et al. 2021): less noise of batches, nothing outdated.
     """
+    average = checks.real("average", average, 0.0, 0.999)
+    if average:
+        given = {"code": code, "levels": levels, "coordinates": coordinates, "reach": reach}
+        whole = sqsgd_stateless(dim, epsilon, bytes, **given, norm_epsilon=norm_epsilon, rotation=rotation)
+        return replace(whole, name="sqsgd", residual=True, average=average)
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
     mechanism = Request(dim, epsilon, bits_of(bytes), True, *options).mechanism()
@@ -116,22 +136,33 @@ def sqsgd(
     return Scheme(
         name="sqsgd",
         dim=dim,
-        transforms=(rotate,) if size >= dim else (Subsample(size=size), rotate),
+        transforms=rotated_by(rotation, (rotate,) if size >= dim else (Subsample(size=size), rotate)),
         mechanism=mechanism,
         residual=size < dim,
     )
 
 
 @wraps(sqsgd, assigned=())  # the same options
-def sqsgd_stateless(dim: int, epsilon: float, bytes: int, **options: Any) -> Scheme:
+def sqsgd_stateless(
+    dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
+) -> Scheme:
     """As sqsgd, about the whole vector, for clients that keep nothing between reports.
 
-    Options as in ``sqsgd``. Sparse codes choose among all coordinates; signs and levels are of a sample.
+    Options as in ``sqsgd``, without ``average``. Sparse codes choose among all coordinates; signs and levels
+    are of a sample.
     """
+    if average := options.pop("average", 0.0):
+        raise ValueError(f"average = {average!r}: clients of sqsgd-stateless keep nothing; use sqsgd")
     dim = checks.integer("dim", dim, 1, 2**31)
     mechanism = Request(dim, epsilon, bits_of(bytes), False, **options).mechanism()
-    transforms = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
-    return Scheme(name="sqsgd-stateless", dim=dim, transforms=transforms, mechanism=mechanism)
+    whole = rotated_sample(dim, mechanism.dim, _rotation(dim, mechanism))
+    return Scheme(
+        name="sqsgd-stateless",
+        dim=dim,
+        transforms=rotated_by(rotation, whole),
+        mechanism=mechanism,
+        first_bound=_FIRST_BOUND if mechanism.traits.fixed_length else 1.0,
+    )
 
 
 def _rotation(dim: int, mechanism: Direction | SparseMatches) -> Rotate:
@@ -264,7 +295,7 @@ def visits(whole: int, size: int) -> float:
 
     A residual adds up D / n gradients, whose noise grows with the root only: smaller blocks carry less of it,
     larger ones are sent before they are out of date. The minimum at D / 64 agrees with trainings of LeNet-5
-    (docs/results.md); in smaller models blocks stay above 2,048 and short vectors are sent whole.
+    (docs/results); in smaller models blocks stay above 2,048 and short vectors are sent whole.
     """
     noise = _GRADIENT_NOISE * min(1.0, whole / _MEASURED) ** 2
     return whole / size * (1 + noise * size / whole + whole / size / _PATIENCE)
@@ -329,7 +360,7 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
         elif candidate.error > _WORSE * best.error:
             break
     if best is None:
-        raise ValueError("there are no candidates to choose from")
+        raise ValueError("no candidates to choose from")
     return best
 
 

@@ -27,7 +27,7 @@ from sqsgd.schemes.budgets import affordable, bits_of, checked_budget, full_reac
 class BoundedRange(Quantized):
     """PrivQuant over [-bound, bound]; with ``largest``, also the largest magnitude, for the next bound.
 
-    With ``reach`` the bound is that of the l2 norm, the range ± reach root mean squares of a vector as long.
+    With ``reach`` the bound limits the l2 norm, the range ± reach root mean squares of a vector as long.
     The largest magnitude is the vector's own (the paper takes that of the private codes, which says nothing),
     clamped to [0, 2 bound] so that the bound can follow it both ways.
     """

@@ -16,6 +16,7 @@ from sqsgd._internal.checks import Vector
 from sqsgd.core import Aggregate, Scheme
 from sqsgd.core.codec import Bytes, Columns
 from sqsgd.core.random import Rng
+from sqsgd.core.scheme import Counts
 from sqsgd.core.task import Task, Tasks
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Gradient, OptimizerState, Record, State, make_record
@@ -24,6 +25,8 @@ Report = tuple[Task, bytes | Columns, float]
 """A client's task, its message (or what ``Scheme.open`` made of it) and its weight in the mean."""
 Reports = tuple[Tasks, Bytes, Gradient | None]
 """The same for many clients: a row each; None: all weigh the same."""
+Counted = tuple[Task, Counts, None]
+"""All reports of a round, counted: how often each code was sent."""
 
 
 def round_step(
@@ -64,7 +67,7 @@ def diverged(settings: Settings, state: State, error: ValueError, client: int | 
 
 
 def task_for(client: int, settings: Settings, state: State) -> Task:
-    """Line 7: what the server sends to a client, or to whoever fills a slot, besides the weights."""
+    """Line 7: the task that the server sends to a client, or to the user of a slot."""
     return Task(
         round=state.round,
         client=client,
@@ -85,13 +88,17 @@ def client_step(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> tuple[bytes, Vector | None]:
-    """A client's message and its new residual (None if the scheme sends the whole vector).
+    """A client's message and what it keeps: its new residual or average (None if it keeps nothing).
 
     ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
     from the sent coordinates is lost, as in the paper; the residual of the others is not clipped.
     """
     if not scheme.residual:
         return scheme.encode(gradient, task, rng), None
+    if scheme.average:
+        share, kept = np.float32(scheme.average), np.zeros_like(gradient) if residual is None else residual
+        average = share * kept + (1 - share) * gradient
+        return scheme.encode(average, task, rng), average
     if scheme.momentum:
         return _velocity_step(scheme, task, gradient, residual, rng)
     kept = np.zeros_like(gradient) if residual is None else residual  # 4
@@ -120,7 +127,7 @@ def server_step(
     scheme: Scheme,
     settings: Settings,
     state: State,
-    reports: Iterable[Report | Reports],
+    reports: Iterable[Report | Reports | Counted],
     *,
     paid: Iterable[int] | None = None,
     workers: int = 1,
@@ -141,7 +148,7 @@ def server_step(
 
     Raises:
         MalformedReport: A report does not fit its task.
-        ValueError: There is no report.
+        ValueError: No report was given.
     """
     mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0
     for task, content, weight in reports:
@@ -150,8 +157,10 @@ def server_step(
             columns = mean.add_many(task, content, weight, workers=workers)  # type: ignore[arg-type]
             magnitudes += scheme.mechanism.magnitudes(columns, task.task.bound)
             clients += task.clients.tolist()
+        elif isinstance(content, np.ndarray):
+            mean.add_counts(task, content)  # type: ignore[arg-type]
         else:
-            columns = scheme.open(content, task) if isinstance(content, bytes) else content  # type: ignore[assignment]
+            columns = scheme.open(content, task) if isinstance(content, bytes) else content
             mean.add_columns(task, columns, weight)  # type: ignore[arg-type]
             magnitude = scheme.mechanism.magnitude(columns, task.bound)
             if magnitude is not None:

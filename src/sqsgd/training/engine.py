@@ -15,6 +15,7 @@ from sqsgd._internal.checks import Vector
 from sqsgd.core import Indices, Scheme
 from sqsgd.core.random import EVERYONE, Rng, secure_rng, seeded_rng
 from sqsgd.core.task import Task, Tasks
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger import Ledgers
 from sqsgd.training.algorithm import Reports, diverged, round_step, server_step, task_for
 from sqsgd.training.order import Order
@@ -77,7 +78,7 @@ class Engine:
     scheme: Scheme
     settings: Settings
     order: Order | None = None
-    """Each user reports once, in this order: tasks then hold the numbers of slots, not of users."""
+    """Users report in this order: tasks then hold the numbers of slots, not of users."""
     ledgers: Ledgers | None = None
     workers: int = 1
 
@@ -86,8 +87,8 @@ class Engine:
         users = np.asarray((self.problem if order is None else order).cohort(state.round), np.int64)
         if state.round == state.lost:
             after = state.after(users.tolist() if order is None else ())
-            return make_record(scheme, state, after), after
-        # Whoever reports once is known by its slot, not by name:
+            return self._counted(make_record(scheme, state, after)), after
+        # Whoever reports in a secret order is known by the slot, not by name:
         # tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
         numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
         clients = _Clients(self, state, users, numbers)
@@ -99,7 +100,7 @@ class Engine:
         else:
             after, record = round_step(scheme, self.settings, state, clients.one_by_one(), paid=paid)
         record = replace(
-            record,
+            self._counted(record),
             loss=float(np.mean(np.concatenate(clients.losses))),
             bytes_down=4 * self.problem.dim + len(task_for(0, self.settings, state).binding),
             seconds=time.perf_counter() - started,
@@ -109,6 +110,12 @@ class Engine:
         )
         return record, after
 
+    def _counted(self, record: Record) -> Record:
+        """The record with the total of a user who reports by slots, whom no state counts."""
+        if self.order is None:
+            return record
+        return replace(record, epsilon_total=spent(self.scheme.privacy, self.order.sent(record.round)))
+
 
 @dataclass
 class _Clients:
@@ -116,7 +123,7 @@ class _Clients:
     state: State
     users: Indices
     numbers: Indices
-    """The number in each user's task: the user's own, or that of its slot."""
+    """The number in each user's task: the user's own, or its slot's."""
     losses: list[Losses] = field(default_factory=list)
     refused: int = 0
     seconds_gradient: float = 0.0
@@ -167,9 +174,12 @@ class _Clients:
             loss, gradient = next(gradients)
             computed = time.perf_counter()
             self.seconds_gradient += computed - started
+            # In one visit a user pays for several reports of the round: each has a name.
+            part = 0 if engine.order is None else task.client // engine.order.per_round
+            name = f"seed {task.seed}, report {part + 1}" if part else ""
             if engine.ledgers is not None and len(self.losses) % 50 == 0:  # each waits for a disk
                 _LOG.debug("round %s: %s of %s have paid", state.round + 1, len(self.losses), self.users.size)
-            if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user):
+            if engine.ledgers is None or engine.ledgers.paid(engine.scheme, task, user, name=name):
                 yield task, gradient, rng
                 self.losses.append(np.atleast_1d(loss))
             else:

@@ -16,7 +16,7 @@ class PrivateModel:
     """A linear model of a table, learned from one report per owner: a classifier or a regressor."""
 
     epsilon: float
-    """ε of an owner's one report, and so of all that leaves the owner."""
+    """ε of an owner's one report, and so of everything that leaves the owner."""
     _: KW_ONLY
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """The public range (low, high) of each column of numbers; values outside are clipped."""
@@ -52,7 +52,9 @@ class PrivateModel:
             raise ValueError("label is missing: name the column to predict, or call fit(X, y)")
         ranges, categories = ({str(k): v for k, v in each.items()} for each in (self.ranges, self.categories))
         if (label in ranges) != self._numbers:
-            raise ValueError(f"ranges: PrivateRegressor needs that of {label!r}, PrivateClassifier does not")
+            raise ValueError(
+                f"ranges: PrivateRegressor needs the range of {label!r}, PrivateClassifier does not"
+            )
         facts: dict[str, Any] = {"label": label, "owner": self.owner}
         self.columns_ = Columns(**facts, ranges=ranges, categories=categories)
         data, names = table_dataset("table", table, self.columns_, split=False)

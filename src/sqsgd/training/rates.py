@@ -17,6 +17,7 @@ _LARGEST_ONCE_RATE = {"numbers": 20.0}  # above it, steps overshoot; the others'
 RECORD_BOUND = {"softmax": 0.3, "pretrained": 0.1, "classes": 0.3, "numbers": 0.1, "other": 0.3}
 _RECORD_NOISE = {"softmax": 1.4, "pretrained": 0.7, "classes": 1.4, "numbers": 0.3, "other": 0.1}
 """Per record: the norm that gradients are clipped to, and the noise of a weight over all rounds."""
+_AVERAGED = 200  # rounds from which on averages, which lose less of the signal, take less noise
 _STATEFUL = 0.01
 """Of SGD's rate, for momentum and adam, which keep moving a coordinate between its reports."""
 
@@ -32,7 +33,8 @@ def learning_rate(
     * If the noise is relative to the gradient, the rate is 0.3 / (1 + NMSE / (t clients)): t = 25 if a bound
       follows the norms, 3 if there is none; for a block alone 0.3 / (1 + NMSE / clients)^0.85.
 
-    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that.
+    Clients that accumulate a velocity of momentum 0.9 add up about five gradients: a fifth of that. If they
+    report a running average, more than T = 200 rounds take (200 / T)^½ of the noise: 0.058 for 600.
     tests/training/test_rates.py::test_every_default_on_digits_is_within_two_points_of_the_best_of_a_grid.
     """
     mechanism, length = scheme.mechanism, (bound or scheme.first_bound) * scheme.mechanism.longest
@@ -51,6 +53,8 @@ def learning_rate(
         rate = _noise_rate(scheme, clients, rounds, length, noise)
         if not mechanism.traits.bounds_coordinates:  # a range, which no gradient fills
             rate = min(rate, (_LONGEST_CHOSEN if mechanism.traits.chooses else _LONGEST_STEP) / length)
+    if scheme.average:
+        rate *= math.sqrt(min(1.0, _AVERAGED / rounds))
     return rate * min(1.0, 2 * (1 - scheme.momentum)) * (1.0 if optimizer == "sgd" else _STATEFUL)
 
 

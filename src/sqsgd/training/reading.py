@@ -29,7 +29,7 @@ ERROR = "error.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Central:
-    """The central guarantee of a run in which each user reported once."""
+    """The central guarantee of a run whose users reported in secret orders."""
 
     epsilon: float
     delta: float
@@ -47,7 +47,7 @@ class Summary:
     bytes_up_ratio: float
     delta: float
     central: Central | None
-    lr: float  # that was used, also where a rule chose it
+    lr: float  # in use; a rule may have chosen it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class RunData:
 
     @property
     def federation(self) -> bool:
-        """Whether nodes or devices trained it, with data and a model of their own."""
+        """Whether nodes or devices trained it, with their own data and model."""
         return self.config.engine in FEDERATIONS
 
     @property
@@ -113,7 +113,7 @@ def read_run(folder: Path) -> RunData:
         error = next(iter(lines), "no reason was given")[:400]
     if not (folder / CONFIG).is_file():
         reason = f"; it failed before that was written: {error}" if error else ""
-        raise ValueError(f"{folder} holds no run: there is no config.toml{reason}")
+        raise ValueError(f"{folder} holds no run: config.toml is missing{reason}")
     config, summary = load_config(folder / CONFIG), _summary(folder / SUMMARY)
     columns, headline, damage = _metrics(folder / METRICS)
     rounds = len(columns["round"])
@@ -128,7 +128,7 @@ def read_run(folder: Path) -> RunData:
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """The run folders among and below ``paths``, each once, sorted by name.
 
-    Of a sweep, the runs that chose its learning rates are left out, unless it has no others yet.
+    Of a sweep, the runs that chose its learning rates are omitted, unless it has no others yet.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -140,7 +140,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         for folder in below or [path]:
             found.setdefault(folder.resolve(), folder)
     if not found:
-        raise ValueError("there is nothing to report: name at least one run folder")
+        raise ValueError("nothing to report: name at least one run folder")
     return list(found.values())
 
 
@@ -192,7 +192,7 @@ def _metrics(path: Path) -> tuple[dict[str, Numbers], Headline, str]:
                 headline, values["accuracy"] = measured
             row = {name: _number(values.get(name)) for name in names}
             if row["round"] != number or any(math.isnan(row[name]) for name in ALWAYS):
-                damage = f"line {number + 1} of metrics.jsonl cannot be read; what follows is left out"
+                damage = f"line {number + 1} of metrics.jsonl cannot be read; later lines are ignored"
                 break
             rows.append(row)
     columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
@@ -222,8 +222,8 @@ def _summary(path: Path) -> Summary | None:
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
-    """The central guarantee; None unless all that it depends on is there and makes sense."""
-    names = ("central_epsilon", "epsilon", "central_delta", "central_users")
+    """The central guarantee; None unless everything that it depends on is there and makes sense."""
+    names = ("central_epsilon", "epsilon_all_rounds", "central_delta", "central_users")
     epsilon, local, delta, users = (_number(values.get(name)) for name in names)
     order, seeded = values.get("central_order"), values.get("order_seeded")
     numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf

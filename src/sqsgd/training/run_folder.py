@@ -16,6 +16,7 @@ from sqsgd._internal.files import write_atomically
 from sqsgd.training.state import State
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+CENTRAL = "central.json"  # what the central guarantee rests on, for tools/check_certificate.py
 MODEL, CHECKPOINT, REPORT = "model.safetensors", "checkpoint.safetensors", "report.html"
 SWEEP = "sweep.toml"  # in the folder of a sweep
 BEGUN = "begun"  # the number of the last round that was begun, for reports that cannot be made twice
@@ -61,7 +62,7 @@ class RunFolder:
             raise ValueError(f"{path} holds a run already: --resume it, or choose another --out")
         if (path / SWEEP).exists():
             raise ValueError(f"{path} holds a sweep: choose another --out")
-        for name in (METRICS, CONFIG, MODEL, SUMMARY, REPORT):
+        for name in (METRICS, CONFIG, MODEL, SUMMARY, CENTRAL, REPORT):
             if (path / name).exists() and (path / name).stat().st_size:
                 raise ValueError(f"{path} holds a {name}, which a run would replace: choose another --out")
 
@@ -80,7 +81,7 @@ class RunFolder:
 
         path = self.path / CHECKPOINT
         if not path.exists():
-            raise ValueError(f"{self.path} holds no {CHECKPOINT}: there is nothing to resume")
+            raise ValueError(f"{self.path} holds no {CHECKPOINT}: nothing to resume")
         try:
             with safe_open(path, framework="np") as file:
                 numbers = json.loads(file.metadata()["sqsgd"])
@@ -111,7 +112,8 @@ class RunFolder:
             found = f"only {len(self.lines)} of the checkpoint's {rounds} rounds can be read"
             raise ValueError(f"{self.metrics} is damaged: {found}")
         file.truncate()
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        for name in (SUMMARY, CENTRAL):
+            (self.path / name).unlink(missing_ok=True)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add the metrics of one round; ``save`` puts them on the disk. Needs ``held``."""
@@ -141,9 +143,16 @@ class RunFolder:
         path = self.path / BEGUN
         return int(path.read_text()) if path.exists() else -1
 
-    def finish(self, model: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        model: Mapping[str, Any],
+        summary: Mapping[str, Any],
+        certificate: Mapping[str, Any] | None = None,
+    ) -> None:
         from safetensors.numpy import save
 
+        if certificate is not None:
+            write_atomically(self.path / CENTRAL, json.dumps(certificate, indent=1).encode())
         write_atomically(self.path / MODEL, save(dict(model)))
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2, allow_nan=False).encode())
 

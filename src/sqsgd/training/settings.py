@@ -23,12 +23,13 @@ IN_MEMORY = "in-memory"  # in place of an object's name that another process cou
 OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "linear"), ("local", "flower")
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
+MOST_REPORTS = 10_000
 RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides the reports and the steps of a training, whoever runs it.
+    """Everything that decides the reports and the steps of a training, in any engine.
 
     Zero (or ``auto``) leaves a choice to ``fitted``; a server needs ``lr`` and ``bound``.
 
@@ -48,8 +49,9 @@ class Settings:
     """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
     and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` where
-    clients report often, else the best that keeps no state (``privacy.planner.automatic_scheme``)."""
+    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` with an
+    average where clients report in every round, else the best that keeps no state
+    (``privacy.planner.automatic_scheme``)."""
     bytes: int = 256
     """Bytes of the packed codes of one report."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class Settings:
     track: bool = True
     """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
     clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none. Per record: that of each record's gradient."""
+    """l2 radius to clip gradient plus residual to; 0: none. Per record: of each record's gradient."""
     delta: float = 1e-5
     """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
     sampling: float = 0.0
@@ -111,10 +113,11 @@ class Settings:
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
-    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
+    def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
-        ``once``: no client reports twice, so a scheme that keeps a residual is refused.
+        ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
+        scheme that keeps a residual is an error.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -126,15 +129,15 @@ class Settings:
         if budget > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
-        name = self.scheme
+        name, options = self.scheme, self.options
+        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
         if name == "auto":
-            known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
-            name = automatic_scheme(**known, visits=visits, options=self.options)
-        scheme = make_scheme(name, dim=dim, epsilon=self.epsilon, bytes=budget, **self.options)
+            name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
+        scheme = make_scheme(name, **known, **options)
         if once and scheme.residual:
             raise ValueError(
-                f"scheme = {name!r} keeps a residual for a client's next report, and where each reports "
-                "once there is none: write scheme = 'auto' for the best that keeps nothing"
+                f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
+                "reports: write scheme = 'auto' for the best that keeps nothing"
             )
         return scheme
 
@@ -158,8 +161,9 @@ class Settings:
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
+        average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        options, few = {**self.options, **code}, min(self.bytes, 4 * scheme.dim)
+        options, few = {**self.options, **code, **average}, min(self.bytes, 4 * scheme.dim)
         if scheme.sums_records:
             privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
             share = privacy.rate / privacy.turns
@@ -168,9 +172,9 @@ class Settings:
         return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``, for ``clients`` in a round.
+        """The settings with everything decided, by the rules of ``rates.py``, for so many reports a round.
 
-        ``rule``: a key of ``rates.ONCE_BOUND``, if each client reports once for a linear model.
+        ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
         """
         chosen, rounds = self.chosen(scheme), self.rounds or 600
         if scheme.sums_records:
@@ -189,7 +193,7 @@ class Settings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a summary says about the settings, beside the scheme's guarantee."""
+        """The settings in a summary, next to the scheme's guarantee."""
         return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
 
     def to_toml(self) -> str:
@@ -213,7 +217,7 @@ class RunConfig(Settings):
     secure: bool = False
     """Noise from the operating system: the run cannot be repeated."""
     rounds: int = 0
-    """0: 600; if each client reports once, 10 to 100, so that over 100 clients are in a round if they can."""
+    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one a pass."""
     dataset: str = "mnist5k"
     """A built-in one, package.module:factory, or the path of a .csv file."""
     label: str = ""
@@ -231,8 +235,12 @@ class RunConfig(Settings):
     """0: every owner that the data name; 10 if they name none."""
     participation: str = "all"
     """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
-    clients per round, with all their data; ``once``: clients / rounds per round, likewise, and no client
-    twice."""
+    clients per round, with all their data; ``once``: every client once in each pass over all of them, in a
+    secret order per pass."""
+    reports: int = 1
+    """Of each client in the whole run, for ``once``, which more than 1 implies; each costs its epsilon."""
+    visits: int = 0
+    """1: a client sends all its reports in one round, about one model; 0: one report in each pass."""
     minibatch: bool = False
     local_epochs: int = 0
     """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
@@ -254,6 +262,9 @@ class RunConfig(Settings):
     name: str = ""
 
     def __post_init__(self) -> None:
+        checks.integer("reports", self.reports, 1, MOST_REPORTS)
+        if self.reports > 1 and self.participation == "all":
+            object.__setattr__(self, "participation", "once")
         object.__setattr__(self, "participation", str(self.participation))  # a number may be one
         if self.rounds == 0 and not self.once:
             usual = RECORD_ROUNDS if self.scheme == RECORD else USUAL_ROUNDS
@@ -274,6 +285,8 @@ class RunConfig(Settings):
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
+        if self.per_record and self.engine == "flower":
+            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
         if self.per_record and (self.once or self.minibatch):
             raise ValueError(
                 f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
@@ -281,11 +294,7 @@ class RunConfig(Settings):
             )
         if self.minibatch and (self.once or participants is None):
             raise ValueError(f"minibatch = true needs a number of clients as participation, not {asked!r}")
-        if self.once and 0 < self.clients < self.rounds:
-            raise ValueError(
-                f"rounds = {self.rounds} is more than clients = {self.clients}: with participation = 'once' "
-                "each round needs clients that have not answered"
-            )
+        self._check_passes()
         if participants is not None and 0 < self.clients < participants:
             most = f"at most clients = {self.clients}"
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
@@ -295,7 +304,7 @@ class RunConfig(Settings):
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)
-        rounds = self.rounds or min(clients, max(10, min(100, clients // 101)))
+        rounds = self.rounds or max(1, usual_rounds(clients) // self.passes) * self.passes
         share = self.records or float(rows // clients)
         return dataclasses.replace(
             self, partition=chosen, clients=clients, rounds=rounds, records=share if self.per_record else 0.0
@@ -312,10 +321,35 @@ class RunConfig(Settings):
         declared = self.label or self.owner or self.ranges or self.categories
         return bool(declared) or self.dataset.endswith(".csv")
 
+    def _check_passes(self) -> None:
+        """Raise ValueError unless each pass has as many rounds as the others, and clients for each round."""
+        asked = f"reports = {self.reports}"
+        if self.visits not in (0, 1, self.reports) or (self.visits and not self.once):
+            raise ValueError(f"visits = {self.visits} with {asked} must be 1 (all in one round) or 0")
+        if self.reports > 1 and not self.once:
+            raise ValueError(f"{asked} needs participation = 'once', not {self.participation!r}")
+        if self.engine == "flower" and self.reports > self.passes:
+            raise ValueError("visits = 1: engine = 'flower' asks a node for one report in a round")
+        if self.once and self.rounds % self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds} cannot be cut into {self.passes} passes of one length, one for each "
+                f"of reports = {self.reports}: a multiple of {self.passes} can"
+            )
+        if self.once and 0 < self.clients < self.rounds // self.passes:
+            raise ValueError(
+                f"rounds = {self.rounds // self.passes} is more than clients = {self.clients}: with "
+                "participation = 'once' each round of a pass needs clients that have not answered in it"
+            )
+
     @property
     def once(self) -> bool:
-        """Whether each client takes part in at most one round."""
+        """Whether each client takes part in at most one round of a pass, in a slot that does not name it."""
         return self.participation == "once"
+
+    @property
+    def passes(self) -> int:
+        """How often all clients are gone through, each time in another order."""
+        return 1 if self.visits == 1 else self.reports
 
     @property
     def participants(self) -> int | None:
@@ -323,7 +357,7 @@ class RunConfig(Settings):
         if self.participation == "all":
             return None
         if self.once:
-            return self.clients // max(1, self.rounds)
+            return self.clients // max(1, self.rounds // self.passes)
         try:
             share = float(self.participation)
         except ValueError:
@@ -339,18 +373,28 @@ class RunConfig(Settings):
 
     @property
     def asked(self) -> int:
-        """Clients in a round."""
-        return self.participants or self.clients
+        """Reports of a round: one of each client in it, or all of them in one visit."""
+        return (self.participants or self.clients) * (self.reports // self.passes)
 
     @property
-    def visits(self) -> float:
-        """Reports of a client in all rounds, on average."""
+    def average_reports(self) -> float:
+        """Reports of a client that build on each other, on average: none do in secret slots."""
         return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
+
+    @property
+    def apart(self) -> float:
+        """Rounds from one report of a client to its next, on average."""
+        return max(1, self.clients) / max(1, self.asked)
 
     @property
     def unrepeatable(self) -> bool:
         """Whether a round cannot be repeated: its noise would differ, or its clients would refuse."""
         return self.engine == "local" and (self.secure or bool(self.ledgers))
+
+
+def usual_rounds(clients: int) -> int:
+    """Of a run in which each client reports once: over 100 clients are in a round if they can."""
+    return min(clients, max(10, min(100, clients // 101)))
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
@@ -387,6 +431,10 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
     if type(values.get("participation")) in (int, float):
         values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
+    if "reports" in values:
+        values = {"participation": "once", **values}
+        if values["reports"] > 1 and values["participation"] == "all":
+            raise ValueError(f"reports = {values['reports']} needs participation = 'once', not 'all'")
     per_record = values.get("scheme") == RECORD
     if per_record and values.get("bytes") == Settings.bytes:
         values["bytes"] -= 1  # asked for: the default leaves the size open

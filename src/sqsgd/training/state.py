@@ -53,7 +53,7 @@ def initial_state(weights: Vector, settings: Settings) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What one round did. Sizes are those of one client's messages."""
+    """One round. Sizes are for one client's messages."""
 
     round: int
     loss: float = math.nan  # mean over the round's clients; NaN where it stays with the clients

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sqsgd._internal.files import NUMBERS, worded
 from sqsgd.core import Scheme
 from sqsgd.mechanisms.gaussian_account import spent
-from sqsgd.privacy.certificate import Order, central_guarantee
+from sqsgd.privacy.certificate import Order, central_guarantee, document
 from sqsgd.training.settings import Settings
 from sqsgd.training.state import Record
 
@@ -20,7 +23,7 @@ DELTA = 1e-6  # of the central guarantee in summaries
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The metric that a run is judged by, accuracy unless its loss has metrics of its own."""
+    """The metric that a run is judged by, accuracy unless its loss has other metrics."""
 
     name: str = "accuracy"
     better: str = "higher"
@@ -69,9 +72,12 @@ def told(record: Record, rounds: int, measured: str) -> str:
 
 
 def summarise(
-    lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, once: bool, **about: Any
+    lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, reports: int = 0, **about: Any
 ) -> dict[str, Any]:
-    """The summary of a run from the metrics of its rounds, with ``about``; ``once``: nobody sent two."""
+    """The summary of a run from the metrics of its rounds, with ``about``.
+
+    ``reports``: the most that a user sent; 0: one in every round.
+    """
     measured = [(line, *found) for line in lines if (found := read_headline(line))]
     last, headline, value = measured[-1] if measured else ({}, ACCURACY, None)
     best = headline.best(value for _, _, value in measured)
@@ -81,6 +87,7 @@ def summarise(
     values = {
         **settings.about,
         **about,
+        **({"reports": reports} if reports else {}),
         "scheme": scheme.name,
         "dim": scheme.dim,
         "rounds": len(lines),
@@ -95,7 +102,7 @@ def summarise(
         "epsilon": worded(spent(scheme.privacy, 1)),
         "delta": scheme.privacy.delta,
         "epsilon_total": lines[-1]["epsilon_total"] if lines else 0.0,
-        "epsilon_all_rounds": worded(spent(scheme.privacy, 1 if once else len(lines))),
+        "epsilon_all_rounds": worded(spent(scheme.privacy, reports or len(lines))),
         "refused": sum(line.get("refused", 0) for line in lines),
         "bytes_up": bytes_up,
         "bytes_up_ratio": 4 * scheme.dim / bytes_up if bytes_up else None,
@@ -119,42 +126,64 @@ def about_once(
     *,
     seeded: bool,
     slots: int | None = None,
+    reports: int = 1,
+    one_visit: int | None = None,
 ) -> dict[str, Any]:
     """The users, their order and the central guarantee, from the metrics of all rounds.
 
-    ``order``: users fill all slots in random order (``"run"``), or those of a round (``"round"``). ``slots``:
-    their number, if users may come and go; if one is empty, the order over the run is not uniform.
+    Args:
+        scheme: The scheme of the reports.
+        order: Users fill all slots of a pass (``"run"``) or of a round (``"round"``) in random order.
+        lines: The metrics.
+        seeded: The order came from a public seed.
+        slots: Their number, if users may come and go; if one is empty, no order over a pass is uniform.
+        reports: Of each user: one in each pass, all of the same number of rounds.
+        one_visit: The users of a round, if each sends all reports in it.
+
+    Returns:
+        Entries of the summary.
 
     Guarantees
     ----------
+    * Users who are counted are in every pass, or in every part of a round, for any missing reports:
+      tests/training/test_several_reports.py::test_missing_reports_are_subtracted_where_they_hurt_most.
     * ``central_epsilon`` is None unless it is certified for the users whose reports were averaged:
       tests/training/test_summary.py::test_no_number_where_none_holds.
     * With empty slots in a federation, only the smallest round is counted:
       tests/training/test_summary.py::test_empty_slots_leave_the_order_within_rounds.
     """
-    counts = [line["clients"] for line in lines if line["clients"]]
-    users, fewest = sum(counts), min(counts, default=0)
+    counts = [int(line["clients"]) for line in lines]
+    if one_visit is None:
+        passes = np.array_split(counts, reports)
+        users, gaps = min(int(sum(each)) for each in passes), slots is not None and sum(counts) < slots
+    else:  # all reports that are missing may be of one part of the round
+        order, gaps = "round", False
+        counts = [max(0, count - (reports - 1) * one_visit) for count in counts if count]
+        users = sum(counts)
+    fewest = min((count for count in counts if count or one_visit), default=0)
     where = "over the whole run" if order == "run" else "within each round"
-    secret = f"secret: random {where}, known to the server alone"
-    credited: Order = "round" if slots is not None and users < slots else order
+    again = ", another order for each report" if reports > 1 else ""
+    secret = f"secret: random {where}{again}, known to the server alone"
+    credited: Order = "round" if gaps else order
+    counted = users if credited == "run" else fewest
     return {
         "users": users,
         "fewest_users": fewest,
         "order": order,
         "order_seeded": seeded,
         "order_note": "seeded: the central figure is a simulation's" if seeded else secret,
-        **_central(scheme, users if credited == "run" else fewest, credited, seeded=seeded),
+        **central(scheme, counted, credited, reports, seeded=seeded),
     }
 
 
-def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[str, Any]:
+def central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
     """The certified guarantee, or a note that says why there is none."""
     try:
         if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
             raise ValueError(f"the reports of {scheme.name!r} are private in real arithmetic only")
         if users < 2:
             raise ValueError("no report had another to hide behind")
-        found = central_guarantee(scheme, users, DELTA, order)
+        found = central_guarantee(scheme, users, DELTA, order, reports=reports)
         if found.bound == "local":
             raise ValueError(found.sentence)
     except ValueError as error:
@@ -168,6 +197,18 @@ def _central(scheme: Scheme, users: int, order: Order, *, seeded: bool) -> dict[
         "central_assumptions": list(found.assumptions),
         "central_note": found.sentence + (would if seeded else ""),
     }
+
+
+def certificate(scheme: Scheme, summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The document of a summary's central guarantee; None if it has none."""
+    if summary.get("central_epsilon") is None:
+        return None
+    users, order = summary["central_users"], summary["central_order"]
+    found = central_guarantee(scheme, users, summary["central_delta"], order, summary["reports"])
+    if summary["order_seeded"]:
+        seeded = "orders and noise are secret: those of this run, a simulation, came from a public seed"
+        found = dataclasses.replace(found, assumptions=(*found.assumptions, seeded))
+    return document(found, scheme)
 
 
 FEWEST = 3  # values with an interval: the one of two is so wide (t = 12.7) that it misleads

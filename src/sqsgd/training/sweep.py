@@ -33,7 +33,7 @@ FIGURES = {
     "privacy": "figure4-privacy",
 }
 UNNAMED = ("rounds", "batch", "evaluate_every", "checkpoint_every", "test_images", "data_dir", "workers")
-"""Keys that are left out of a panel's name: how long it runs and how it is measured."""
+"""Keys that a panel's name omits: how long it runs and how it is measured."""
 
 Values = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ class Sweep:
         lists = {"panels": self.panels, "rates": self.rates, "seeds": self.seeds, "arms": cells}
         for name, given in lists.items():
             if not given:
-                raise ValueError(f"{name} is empty: there is nothing to run")
+                raise ValueError(f"{name} is empty, so nothing can run")
             if name in ("rates", "seeds") and len(set(given)) < len(given):
                 raise ValueError(f"{name} = {list(given)} holds a value twice")
         for rate in self.rates:
@@ -174,7 +174,7 @@ def slug(values: Values) -> str:
 
 
 def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
-    """A sweep from a file's keys and values; ``small``: those of its table [small] take precedence."""
+    """A sweep from a file's keys and values; ``small``: its table [small] takes precedence."""
     values: dict[str, Any] = dict(given)
     smaller = values.pop("small", {})
     if small:
@@ -259,7 +259,7 @@ def check_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
             raise ValueError(f"{out / SWEEP} is another sweep: choose another --out")
         return
     if resume:
-        raise ValueError(f"{out} holds no {SWEEP}: there is nothing to resume")
+        raise ValueError(f"{out} holds no {SWEEP}: nothing to resume")
     if (out / CONFIG).exists() or (out / METRICS).exists():
         raise ValueError(f"{out} holds a training run: choose another --out")
     if out.exists() and any(out.iterdir()):

@@ -41,7 +41,7 @@ from sqsgd.training.settings import (
     read_config,
 )
 from sqsgd.training.state import Record, State, initial_state
-from sqsgd.training.summary import about_once, reached, summarise, told
+from sqsgd.training.summary import about_once, certificate, reached, summarise, told
 
 if TYPE_CHECKING:
     from sqsgd.learning.datasets import Dataset
@@ -246,7 +246,7 @@ def begin(
             named = ", ".join(sorted(changed) or ["config"])
             raise ValueError(f"--resume takes every setting from {out / CONFIG}; leave out {named}")
         if begun is None:
-            raise ValueError(f"{out} has no {CONFIG}: there is nothing to resume")
+            raise ValueError(f"{out} has no {CONFIG}: nothing to resume")
         return prepare(begun, out, given).resumed()
     if out is not None:
         RunFolder(out).check_free()  # before data are loaded
@@ -300,8 +300,10 @@ class Run:
                 f"ledgers = {kept!r} is in {self.folder}, where results go: a ledger says in which round its "
                 "user reported, which is a secret here; choose a folder elsewhere"
             )
+        if config.reports > 1 and (ledgers := _ledgers(config, self.scheme)):
+            ledgers.check(config.clients)
         if config.once and self.order is None:
-            order = orders.secret_order(config.clients, config.asked)
+            order = orders.secret_order(*_sizes(config), **_passes(config))
             run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
@@ -311,8 +313,8 @@ class Run:
         """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
         config, files = self.config, RunFolder(self.folder)
         state, kept = files.load()
-        # With these, the number of rounds decides who is in a round, or the size of its step.
-        fixed = {"rounds"} if config.once or config.decay != "none" else set()
+        # With these, the number of rounds decides who is in a round, the size of its step, or the noise.
+        fixed = {"rounds"} if config.once or config.per_record or config.decay != "none" else set()
         for name, value in dataclasses.asdict(config).items():
             if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
                 raise ValueError(
@@ -337,7 +339,7 @@ class Run:
         return dataclasses.replace(self, settings=settings, order=order, order_file=kept["order"]), state
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says about its run, beside the state: other data are then refused."""
+        """The run of a checkpoint, next to its state: other data are then an error."""
         data, labels = self.problem.dataset, 0  # inputs may be features: their bits depend on the machine
         for each in (data.train_labels, data.test_labels):
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
@@ -376,7 +378,9 @@ class Run:
                 files.save(state, about)
                 raise
             _LOG.info("summary and central guarantee")
-            files.finish(self.problem.named_weights(state.weights), self._summary(files.lines))
+            summary = self._summary(files.lines)
+            model = self.problem.named_weights(state.weights)
+            files.finish(model, summary, certificate(self.scheme, summary))
             if self.order_file:  # nobody needs to know it any more
                 forget_secret(self.order_file)
 
@@ -399,17 +403,20 @@ class Run:
 
     def _summary(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        told = ("dataset", "model", "loss", "features", "participation", "clients")
+        told = ("dataset", "model", "loss", "features", "participation", "clients", "visits")
         about = {name: getattr(config, name) for name in told} | {
             "held_out": self.problem.dataset.held_out,
             "noise": "secure" if config.secure else "seeded: an experiment, protects nobody",
             "protects": _protected(config),
         }
         if config.once:
-            about |= about_once(self.scheme, "run", lines, seeded=not config.secure)
+            each: dict[str, Any] = {"reports": config.reports, "seeded": not config.secure}
+            each |= {"one_visit": config.participants} if config.reports > config.passes else {}
+            about |= about_once(self.scheme, "run", lines, **each)
         if config.once and about["protects"] == "row":
             about["central_note"] = about["central_note"].replace("user", "row")
-        return summarise(lines, self.scheme, self.settings, once=config.once, **about)
+        reports = config.reports if config.once else 0
+        return summarise(lines, self.scheme, self.settings, reports=reports, **about)
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
@@ -428,8 +435,18 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
         problem.check_records()
     order = None
     if config.once and not config.secure:
-        order = orders.seeded_order(config.clients, config.asked, config.seed)
+        order = orders.seeded_order(*_sizes(config), config.seed, **_passes(config))
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
+
+
+def _sizes(config: RunConfig) -> tuple[int, int]:
+    return config.clients, config.participants or config.clients
+
+
+def _passes(config: RunConfig) -> dict[str, Any]:
+    """What an order needs to know about the passes of a run."""
+    one_visit = config.reports > config.passes
+    return {"rounds": config.rounds // config.passes, "reports": config.reports, "one_visit": one_visit}
 
 
 def check_parts(config: RunConfig) -> None:
@@ -475,7 +492,8 @@ def fitted(
     if config.own_scheme:
         scheme = _own_scheme(config, dim, given)
     else:
-        scheme = config.make_scheme(dim, visits=config.visits, once=config.once)
+        visits = config.average_reports
+        scheme = config.make_scheme(dim, visits=visits, apart=config.apart, once=config.once)
     if config.ledgers:
         place = Path(config.ledgers).resolve()  # the same folder wherever the run is resumed
         if place.exists() and not place.is_dir():
@@ -498,7 +516,7 @@ def _ledgers(config: RunConfig, scheme: Scheme) -> Ledgers | None:
             f"ledgers = {config.ledgers!r}: scheme = {config.scheme!r} is private in real arithmetic only, "
             "which ledgers do not certify; choose another scheme, or omit ledgers"
         )
-    cap = total(scheme.privacy.epsilon, 1 if config.once else config.rounds)
+    cap = total(scheme.privacy.epsilon, config.reports if config.once else config.rounds)
     return Ledgers(folder=Path(config.ledgers), max_epsilon=cap)
 
 
@@ -507,7 +525,7 @@ def _protected(config: RunConfig) -> str:
 
 
 def _once_rule(config: RunConfig) -> str:
-    """The rule for rates where each client answers once for a linear model on unit rows; else nothing."""
+    """The rule for rates where clients answer in slots for a linear model on unit rows; else nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
@@ -524,7 +542,7 @@ def outlook(config: RunConfig, scheme: Scheme) -> str:
     if scheme.sums_records:
         return ""
     if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients)
+        found = planner.once_outlook(scheme, config.clients * config.reports)
     else:
         found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
@@ -585,7 +603,7 @@ def load_problem(
 
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
-    """The whole dataset, whatever is held out, with features in place of its inputs if the run has them."""
+    """All of the dataset, with features in place of its inputs if the run has them."""
     from sqsgd.learning.datasets import Dataset, given_dataset, load_dataset, table_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
     from sqsgd.learning.tables import Columns

@@ -120,8 +120,8 @@ def _multiply(limbs, used, factor, carry):
 def _batch(size, n, step, last):
     """(steps, Π n, Π (size - n + 1)) of n, n + step, ..., at most ``last``: as many as fit in 32 bits.
 
-    A step maps Q n + r to Q f + r', whatever Q is. So several take one long division by the product of
-    their n and one long multiplication by that of their f, and treat only the remainder one by one.
+    A step maps Q n + r to Q f + r' for every Q. So several take one long division by the product of
+    their n and one long multiplication by the product of their f, and treat only the remainder one by one.
     """
     low = np.uint64(0xFFFFFFFF)
     steps, counts, ranks = 0, np.uint64(1), np.uint64(1)
@@ -212,7 +212,7 @@ def fold_subsets(codes, size, limbs):
 
 @compiled
 def expand_subsets(limbs, size, codes):
-    """``expand_subset`` of each row; False if any row is no subset's number."""
+    """``expand_subset`` of each row; False if a row is not the number of a subset."""
     fine = True
     for i in range(codes.shape[0]):
         fine = expand_subset(limbs[i], size, codes[i]) and fine

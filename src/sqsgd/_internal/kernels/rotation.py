@@ -199,7 +199,7 @@ _COLUMN_SIGNS = _column_signs()
 
 @inlined
 def _add_column(code, signs):
-    """signs ^= those of the column of H, or of its negative, that a code 2 column + sign stands for."""
+    """signs ^= the signs of the column of H, or of its negative, for a code 2 column + sign."""
     column = code >> 1
     for word in range(signs.size):
         parity = word & (column >> 6)
@@ -247,7 +247,7 @@ def add_rows(x, factors, total):
 
 @compiled
 def narrow(y, bits, x):
-    """x = y / factor in float32; returns the factor, the largest of |y| (or one); ``bits`` are those of y."""
+    """x = y / factor in float32; returns the factor, the largest of |y| (or one); ``bits``: the bits of y."""
     largest = np.int64(0)
     for i in range(bits.size):
         largest = max(largest, bits[i] & np.int64(0x7FFFFFFFFFFFFFFF))

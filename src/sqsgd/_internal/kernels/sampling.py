@@ -178,7 +178,7 @@ def mark(marks, dim, missing, words):
         product = np.uint64(word) * dim
         number = product >> half
         place, at = number >> np.uint64(6), number & np.uint64(63)
-        bit, old = np.uint64((product & low) >= uneven) << at, marks[place]  # no bit if the word is rejected
+        bit, old = np.uint64((product & low) >= uneven) << at, marks[place]  # no bit for a rejected word
         missing -= np.int64((bit & ~old) >> at)
         marks[place] = old | bit
     return missing

@@ -43,7 +43,7 @@ def _errors(scores, label):
 def softmax_gradients(features, labels, weights, biases, chosen, bounds, losses, gradients):
     """Mean loss and gradient of each client over the examples chosen[bounds[i]:bounds[i + 1]].
 
-    A gradient holds that of the weights, class by class, then that of the biases if there are any.
+    A gradient holds the weights' part, class by class, then the biases' part if the model has biases.
     """
     classes, width = weights.shape
     scores = np.empty(classes)

@@ -17,21 +17,17 @@ FILE, URL = "collect.db", "database.url"
 _BUSY_SECONDS = 30
 
 _TABLES = """
-CREATE TABLE study (id TEXT PRIMARY KEY, fingerprint BIGINT NOT NULL, shapes TEXT NOT NULL,
-  round INTEGER NOT NULL, state TEXT NOT NULL, ending INTEGER NOT NULL,
-  deadline {real} NOT NULL, unscrubbed INTEGER NOT NULL);
-CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, bound {real} NOT NULL,
-  content {blob} NOT NULL, record TEXT);
-CREATE TABLE slots (round INTEGER NOT NULL, slot INTEGER NOT NULL, draw TEXT, ticket TEXT, expires {real},
-  renewed INTEGER NOT NULL DEFAULT 0, report {blob}, PRIMARY KEY (round, slot)){packed};
-CREATE UNIQUE INDEX slots_by_ticket ON slots (ticket);
-CREATE INDEX slots_without_report ON slots (round, draw) WHERE report IS NULL;
-CREATE TABLE invitations (number TEXT PRIMARY KEY){packed};
+CREATE TABLE study (id TEXT PRIMARY KEY, shapes TEXT NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL,
+  ending INTEGER NOT NULL, deadline {real} NOT NULL);
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, content {blob} NOT NULL, record TEXT);
+CREATE TABLE counts (round INTEGER, code BIGINT, count BIGINT NOT NULL, PRIMARY KEY (round, code)){packed};
+CREATE TABLE spent (token TEXT PRIMARY KEY){packed};
+CREATE TABLE invitations (number TEXT PRIMARY KEY, request TEXT NOT NULL){packed};
 CREATE TABLE refusals (code TEXT PRIMARY KEY, count BIGINT NOT NULL){packed};
-CREATE TABLE joins (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
+CREATE TABLE minutes (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
+CREATE TABLE gateway (number INTEGER PRIMARY KEY, private {blob} NOT NULL, made {real} NOT NULL);
 """
-# No row of ``invitations`` names one of ``slots``, and ``expires`` is a whole minute. During a round, the
-# places of rows in pages, row versions and the journal still tell in which order devices came: see ``scrub``.
+# A token is spent by somebody whom nobody knows, so it is no secret which rows were written with it.
 
 
 class DatabaseFailed(OSError):
@@ -45,10 +41,8 @@ class Conflict(DatabaseFailed):
 class Database(ABC):
     """One connection, for one thread at a time. Statements have ``?`` for values."""
 
-    complained = False  # the operator was told that ``scrub`` fails
-    taking: ClassVar[str]  # ends a SELECT of rows of which this transaction takes any that no other takes
-    _locking: ClassVar[str]  # ends a SELECT of certain rows: no other transaction changes them before it ends
     _among: ClassVar[str]  # a comparison with any value of a list
+    _each: ClassVar[str]  # a query for each value of a list
     _mark: ClassVar[str]  # the place of a value
     _types: ClassVar[dict[str, str]]
     _error: ClassVar[type[Exception]]
@@ -70,8 +64,8 @@ class Database(ABC):
             self._connection.cursor().executemany(sql.replace("?", self._mark), rows)
 
     def read_among(self, sql: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
-        """The rows of a query that compares with any of the values: ``{among}``. ``{locking}`` keeps them."""
-        return self.read(sql.format(among=self._among, locking=self._locking), self._list(values))
+        """A query that compares with any of the values, ``{among}``, or has a row for ``{each}`` of them."""
+        return self.read(sql.format(among=self._among, each=self._each), self._list(values))
 
     def _list(self, values: Iterable[str]) -> object:
         return list(values)
@@ -109,16 +103,12 @@ class Database(ABC):
     def discard(self) -> None:
         """Undo ``create``."""
 
-    @abstractmethod
-    def scrub(self) -> None:
-        """Remove what was deleted from the disk, too, and every trace of the order of writing."""
-
 
 class SqliteDatabase(Database):
     """A file, with a write-ahead log; each transaction is synced to the disk before it counts."""
 
-    taking = _locking = ""
     _among, _mark = "IN (SELECT value FROM json_each(?))", "?"
+    _each = "SELECT value FROM json_each(?) WHERE true"
     _types: ClassVar = {"real": "REAL", "blob": "BLOB", "packed": " WITHOUT ROWID"}
     _error, _conflicts = sqlite3.Error, (sqlite3.IntegrityError,)
 
@@ -133,7 +123,7 @@ class SqliteDatabase(Database):
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk when it returns
-        self._file = path.stat()
+        self._file, self._start = path.stat(), time.time() - time.monotonic()
 
     @contextlib.contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[None]:
@@ -155,7 +145,8 @@ class SqliteDatabase(Database):
         return json.dumps(list(values))
 
     def now(self) -> float:
-        return time.time()
+        """That of the start, and what went by since: a clock that is set does not end rounds."""
+        return self._start + time.monotonic()
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[bool]:
@@ -177,11 +168,6 @@ class SqliteDatabase(Database):
         self.close()
         for end in ("", "-wal", "-shm", ".step"):
             Path(f"{self._path}{end}").unlink(missing_ok=True)
-
-    def scrub(self) -> None:
-        self.write("VACUUM")  # rewrites all tables in the order of their keys
-        if self.read("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
-            raise DatabaseFailed(f"{self._path}: the log cannot be emptied while another process reads")
 
 
 def open_database(folder: Path) -> Database:

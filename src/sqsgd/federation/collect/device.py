@@ -1,11 +1,16 @@
-"""A device of a study in Python: it pays before it encodes, sends one report, and trusts no server."""
+"""A device of a study in Python: it draws its rounds, pays before it encodes, and trusts no server."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,14 +24,15 @@ from sqsgd._internal.files import prepared, put
 from sqsgd.core import Scheme
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Task
+from sqsgd.federation.collect.tokens import ANSWER_BYTES, TokenKey, TokenRefused, challenge
 from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.schemes import make_scheme
 
 Transport = Callable[[str, bytes | None, Mapping[str, str]], bytes]
 """Sends a body (None: GET) with headers to an address; returns the answer or raises ``ServiceRefused``."""
-TERMS = ("scheme", "dim", "asked_epsilon", "bytes", "options", "fingerprint")
-"""The fields of ``/study`` that decide what a report reveals; a study that changes one is refused."""
-_MOST_DIM, _MOST_TEXT = 1 << 24, 1 << 20
+_MOST_DIM, _MOST_TEXT, _MOST_ROUNDS, _MOST_REPORTS = 1 << 24, 1 << 20, 10**6, 1000
+_SPREAD = 0.9  # of a round; the rest is left for retries
+_UNIT = 1 << 53
 
 
 class StudyRefused(ReportRefused):
@@ -36,18 +42,91 @@ class StudyRefused(ReportRefused):
 class ServiceRefused(Exception):
     """The service did not accept a request; ``status`` is HTTP's, or 0 if there was no answer."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
+    def __init__(self, status: int, reason: str, code: str = "") -> None:
+        self.status, self.code = status, code
         super().__init__(f"the service answered {status}: {reason}" if status else reason)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The study as this device first read it: bytes whose digest is the study's id.
+
+    Raises:
+        StudyRefused: It is not one that this device takes part in.
+    """
+
+    description: bytes
+
+    def __post_init__(self) -> None:
+        try:
+            found = json.loads(self.description)
+            if not isinstance(found, dict) or found.get("format") != 1:
+                raise ValueError("it is not in format 1")
+            for name, least, most in (
+                ("dim", 1, _MOST_DIM), ("rounds", 1, _MOST_ROUNDS), ("reports", 1, _MOST_REPORTS),
+                ("begins", 0, 2**40), ("seed", 0, 2**53 - 1), ("request_bytes", 1024, _MOST_TEXT),
+            ):  # fmt: skip
+                checks.integer(name, found[name], least, most)
+            checks.real("round_seconds", found["round_seconds"], 0.1, 1e9)
+            if not isinstance(found["options"], dict) or found["visits"] not in ("drawn", "once"):
+                raise ValueError("options and visits")
+            if found["relay"] is not None:
+                check_address("relay", found["relay"])
+            object.__setattr__(self, "known", found)
+            self.key, self.scheme, self.task(0)  # they are made now, or refused
+        except (KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
+            raise StudyRefused(f"the study is invalid: {error}") from None
+
+    known: Any = None
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256(self.description).hexdigest()
+
+    @cached_property
+    def key(self) -> TokenKey:
+        return TokenKey(base64.urlsafe_b64decode(self.known["token_key"] + "=="))
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        known = self.known
+        scheme = make_scheme(
+            known["scheme"], dim=known["dim"], epsilon=known["asked_epsilon"], bytes=known["bytes"],
+            **known["options"],
+        )  # fmt: skip
+        if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
+            raise ValueError(f"the scheme {scheme.name!r} has no exact local epsilon")
+        if not scheme.symbols:
+            raise ValueError(f"the reports of {scheme.name!r} are not the same for all devices of a round")
+        if f"{scheme.fingerprint:08x}" != known["fingerprint"]:
+            raise ValueError("the fingerprint belongs to another scheme")
+        return scheme
+
+    def task(self, round: int) -> Task:
+        known = self.known
+        return Task(round=round, client=0, seed=known["seed"], dim=known["dim"], bound=known["bound"])
+
+    @property
+    def drawn(self) -> bool:
+        return bool(self.known["visits"] == "drawn")
+
+    def at(self, place: float) -> float:
+        """The time of a place in the schedule, where 2.5 is the middle of round 2."""
+        return float(self.known["begins"] + place * self.known["round_seconds"])
+
+    def input(self, nonce: bytes) -> bytes:
+        return self.key.input(challenge(self.id), nonce)
+
+
 class Device:
-    """Takes part in studies, at most once in each, within one budget for all of them.
+    """Takes part in studies, within one budget for all of them.
 
     Guarantees
     ----------
-    * The ledger pays for a scheme before that scheme encodes, even if a server changes its answers between
-      visits: tests/collect/test_device.py.
+    * The ledger pays for a scheme before that scheme encodes, and no answer of a server changes scheme, task
+      or epsilon after the first visit: tests/collect/test_device.py.
+    * A device reports in rounds that it drew once, uniformly:
+      tests/collect/test_device.py::test_rounds_are_drawn_once_and_uniformly.
     * A server learns nothing from an app that fails, because the device then reports zeros; a report is on
       the disk before it is sent, and a repeated visit sends the same bytes: tests/collect/test_device.py.
 
@@ -55,7 +134,12 @@ class Device:
     """
 
     def __init__(
-        self, folder: Path | str, *, max_epsilon: float | None = None, transport: Transport | None = None
+        self,
+        folder: Path | str,
+        *,
+        max_epsilon: float | None = None,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open a device's folder, or make one.
 
@@ -63,13 +147,14 @@ class Device:
             folder: Holds the ledger, for good, and the reports that are under way.
             max_epsilon: The budget for all studies together; needed for a new folder, and fixed by it.
             transport: How requests are sent; the standard library's HTTP client if not given.
+            clock: Seconds since 1970.
 
         Raises:
             ValueError: A new folder without ``max_epsilon``, or another budget than the folder's.
             LedgerDamaged: The amount spent is not known for certain.
         """
         self.folder = Path(folder)
-        self._transport = transport or _http
+        self._transport, self._clock = transport or _http, clock
         path, self._reports = self.folder / "ledger", self.folder / "reports.json"
         if path.exists():
             self.ledger = Ledger(path)
@@ -88,102 +173,214 @@ class Device:
         gradient: Callable[[Vector], npt.ArrayLike],
         *,
         invitation: str | None = None,
+        study: str | None = None,
         max_epsilon: float | None = None,
     ) -> dict[str, Any]:
-        """Report to the study at an address, or send the same report again if its fate is unknown.
+        """Visit a study: join it if that has not happened, and send each report whose time has come.
+
+        Call it again after ``seconds``. A report whose fate is unknown is sent again, with the same bytes.
 
         Args:
             url: The address of the study, https unless it is on this machine.
             gradient: The app's function of the model's weights.
             invitation: As the operator sent it; None if the study is open.
-            max_epsilon: The most that this report may cost; None: what the budget has left.
+            study: The study's id, if the app knows it; None: that in the invitation, if there is one.
+            max_epsilon: The most that all reports to this study may cost; None: what the budget has left.
 
         Returns:
-            The service's answer.
+            ``study``; how many reports are ``accepted``, ``waiting`` and ``missed``; ``seconds`` until the
+            next visit (None: nothing is left to do).
 
         Raises:
             StudyRefused: The study changed, or asks for something that a device never does.
-            ReportRefused: The ledger refuses: the budget is spent, or the study was answered before.
+            ReportRefused: The ledger refuses: the budget is spent, or the report was paid for before.
             ServiceRefused: The service is away or refuses; the next visit goes on from here.
         """
-        parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-            raise ValueError(f"url = {url!r} must begin with https://")
-        study = self._json(f"{url}/study")
-        terms = {name: study.get(name) for name in TERMS}
-        scheme = _scheme(terms)
-        if max_epsilon is not None and scheme.privacy.epsilon > max_epsilon:
-            raise StudyRefused(f"a report costs epsilon {scheme.privacy.epsilon!r}, above {max_epsilon!r}")
-        name = study.get("study")
-        if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
-            raise StudyRefused("the study has no name")
+        check_address("url", url)
         everything = json.loads(self._reports.read_text()) if self._reports.exists() else {}
-        kept = everything.setdefault(name, {"terms": terms, "ticket": secrets.token_hex(32)})
-        if kept["terms"] != terms:
-            changed = ", ".join(key for key in TERMS if kept["terms"].get(key) != terms[key])
-            raise StudyRefused(f"the study changed since this device first saw it: {changed}")
-        if "message" not in kept:
-            self._keep(everything)  # a join that is repeated gets the same slot
-            task, weights = self._joined(url, name, kept["ticket"], invitation, scheme)
-            x = _answer(gradient, weights)
-            # Round 0, whichever the server named: the ledger refuses a second report for this study.
-            self.ledger.spend_for(scheme, replace(task, round=0), name=name)
-            kept["message"] = scheme.encode(x, task, secure_rng()).hex()
+        kept = everything.get(url)
+        if kept is None or (study or _named(invitation)) not in (None, Terms(kept["study"].encode()).id):
+            terms = Terms(self._transport(f"{url}/study", None, {}))
+            if (study or _named(invitation)) not in (None, terms.id):
+                raise StudyRefused(f"this is study {terms.id}, not the one that was named")
+            if kept is not None and any(each["state"] == "waiting" for each in kept["reports"]):
+                raise StudyRefused(f"{url} has another study, and the reports to the first are not finished")
+            _check_cost(terms, max_epsilon)
+            kept = everything[url] = _drawn(terms)
+            self._keep(everything)  # before any request that depends on it
+        terms = Terms(kept["study"].encode())
+        _check_cost(terms, max_epsilon)
+        if "token" not in kept["reports"][0]:
+            self._join(url, terms, kept["reports"], invitation)
             self._keep(everything)
-        message, ticket = bytes.fromhex(kept["message"]), kept["ticket"]
-        return self._json(f"{url}/report", message, Authorization=f"Bearer {ticket}")
+        ask = _Asking(url, terms, self._transport)
+        for number, each in enumerate(kept["reports"]):
+            if each["state"] == "waiting" and self._clock() >= each.get("due", 0.0):
+                self._visit(ask, terms, number, each, everything, gradient)
+        return _summary(terms, kept["reports"], self._clock())
 
-    def _joined(
-        self, url: str, study: str, ticket: str, invitation: str | None, scheme: Scheme
-    ) -> tuple[Task, Vector]:
-        asked = {"study": study, "ticket": ticket, **({"invitation": invitation} if invitation else {})}
-        joined = self._json(f"{url}/join", json.dumps(asked).encode())
-        model = joined.get("model")
+    def _join(self, url: str, terms: Terms, reports: list[dict[str, Any]], invitation: str | None) -> None:
+        """Tokens for all reports: blinded, signed, verified. A repeated request has the same bytes."""
+        blinds = [(terms.input(bytes.fromhex(each["nonce"])), int(each["blind"], 16)) for each in reports]
+        salts = [bytes.fromhex(each["salt"]) for each in reports]
+        requests = (terms.key.request(text, salt, r) for (text, r), salt in zip(blinds, salts, strict=True))
+        headers = {"Content-Type": "application/private-token-request"}
+        if invitation is not None:
+            headers["Authorization"] = f"Bearer {invitation}"
+        answer = self._transport(f"{url}/token", b"".join(requests), headers)
+        parts = [answer[i : i + ANSWER_BYTES] for i in range(0, len(answer), ANSWER_BYTES)]
         try:
-            task = Task(**joined["task"])
-            scheme.check_clip(task.clip)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StudyRefused(f"the slot is invalid: {error}") from None
-        if task.dim != scheme.dim or not isinstance(model, str) or not model.startswith("/"):
-            raise StudyRefused("the slot is for another model")
-        weights = np.frombuffer(self._transport(url + model, None, {}), np.uint8)
-        if weights.size != 4 * scheme.dim:
-            raise StudyRefused(f"the model has {weights.size} bytes instead of {4 * scheme.dim}")
-        try:
-            return task, checks.vector("weights", weights.view("<f4"), scheme.dim)
-        except ValueError as error:
-            raise StudyRefused(f"the model is invalid: {error}") from None
+            tokens = [terms.key.token(text, part, r) for (text, r), part in zip(blinds, parts, strict=True)]
+        except (TokenRefused, ValueError) as error:
+            raise StudyRefused(f"the issuer does not sign with the study's key: {error}") from None
+        for each, token in zip(reports, tokens, strict=True):
+            for name in ("nonce", "salt", "blind"):
+                del each[name]
+            each["token"] = _text(token)
 
-    def _json(self, url: str, body: bytes | None = None, **headers: str) -> dict[str, Any]:
+    def _visit(
+        self,
+        ask: _Asking,
+        terms: Terms,
+        number: int,
+        each: dict[str, Any],
+        everything: dict[str, Any],
+        gradient: Callable[[Vector], npt.ArrayLike],
+    ) -> None:
+        """Make a report if its round is open, and send it."""
+        if "body" not in each:
+            known = ask.json("/round")
+            now, state = known.get("round"), known.get("state")
+            if known.get("study") != terms.id:
+                raise StudyRefused(f"the service is now that of another study, {known.get('study')!r}")
+            if "round" not in each and state == "open":
+                each["round"] = checks.integer("round", now, 0, terms.known["rounds"] - 1)
+            if state == "ended" or (isinstance(now, int) and now > each.get("round", now)):
+                each["state"] = "missed"
+                self._keep(everything)
+                return
+            if state != "open" or now != each["round"]:
+                return  # it is averaged, or the clocks differ
+            task = terms.task(each["round"])
+            x = _answer(gradient, ask.weights(task.round))
+            # A report's place in the study is paid for once, whatever a server says about rounds.
+            self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
+            message = terms.scheme.encode(x, task, secure_rng())
+            body = {"study": terms.id, "round": task.round, "token": each["token"], "report": _text(message)}
+            each |= {
+                "body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon,
+                "fingerprint": terms.known["fingerprint"],
+            }  # fmt: skip
+            self._keep(everything)
         try:
-            found = json.loads(self._transport(url, body, headers))
-        except (ValueError, RecursionError):
-            raise ServiceRefused(0, f"the answer of {url} is not JSON") from None
-        if not isinstance(found, dict):
-            raise ServiceRefused(0, f"the answer of {url} is not a JSON object")
-        return found
+            accepted = ask.json("/report", each["body"].encode()).get("accepted") is True
+        except ServiceRefused as error:
+            if error.code not in ("token-spent", "round-over", "closed"):
+                raise
+            accepted = error.code == "token-spent"
+        each["state"] = "accepted" if accepted else "missed"
+        self._keep(everything)
 
     def _keep(self, everything: dict[str, Any]) -> None:
         """On the disk when it returns, and readable by this user alone."""
         put(prepared(self._reports, json.dumps(everything).encode(), 0o600), self._reports)
 
 
-def _scheme(terms: Mapping[str, Any]) -> Scheme:
-    try:
-        checks.integer("dim", terms["dim"], 1, _MOST_DIM)
-        if not isinstance(terms["options"], dict):
-            raise ValueError("options must be an object")
-        scheme = make_scheme(
-            terms["scheme"], dim=terms["dim"], epsilon=terms["asked_epsilon"], bytes=terms["bytes"],
-            **terms["options"],
-        )  # fmt: skip
-    except (TypeError, ValueError, MemoryError) as error:
-        raise StudyRefused(f"the study is invalid: {error}") from None
-    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
-        raise StudyRefused(f"the scheme {scheme.name!r} has no exact local epsilon")
-    if f"{scheme.fingerprint:08x}" != terms["fingerprint"]:
-        raise StudyRefused("the study's fingerprint belongs to another scheme")
-    return scheme
+class _Asking:
+    """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
+
+    def __init__(self, url: str, terms: Terms, transport: Transport) -> None:
+        self._url, self._terms, self._transport, self._keys = url, terms, transport, b""
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        fields = {} if body is None else {"content-type": "application/json"}
+        relay = self._terms.known["relay"]
+        if relay is None:
+            return self._transport(self._url + path, body, fields)
+        from sqsgd.federation.collect import oblivious
+
+        self._keys = self._keys or self._transport(relay, None, {})
+        asked = oblivious.Request("GET" if body is None else "POST", path, fields, body or b"")
+        try:
+            inner = oblivious.pack_request(asked, self._terms.known["request_bytes"])
+            sealed, opened = oblivious.encapsulate(self._keys, inner)
+            answer = self._transport(relay, sealed, {"Content-Type": oblivious.REQUEST})
+            given = oblivious.read_answer(opened(answer))
+        except oblivious.Malformed as error:
+            raise ServiceRefused(0, f"the relay's answer is invalid: {error}") from None
+        if given.status != 200:
+            raise _refused(given.status, given.body)
+        return given.body
+
+    def json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        try:
+            found = json.loads(self._ask(path, body))
+        except (ValueError, RecursionError):
+            raise ServiceRefused(0, f"the answer of {path} is not JSON") from None
+        if not isinstance(found, dict):
+            raise ServiceRefused(0, f"the answer of {path} is not a JSON object")
+        return found
+
+    def weights(self, round: int) -> Vector:
+        """The model of a round, checked before it meets any data."""
+        dim = self._terms.scheme.dim
+        content = self._ask(f"/model/{self._terms.id}/{round}")
+        if len(content) != 4 * dim:
+            raise StudyRefused(f"the model has {len(content)} bytes instead of {4 * dim}")
+        try:
+            return checks.vector("weights", np.frombuffer(content, "<f4"), dim)
+        except ValueError as error:
+            raise StudyRefused(f"the model is invalid: {error}") from None
+
+
+def check_address(name: str, url: object) -> None:
+    """https, unless it is on this machine."""
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or (parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost")):
+        raise ValueError(f"{name} = {url!r} must begin with https://")
+
+
+def _named(invitation: str | None) -> str | None:
+    """The study that an invitation is for; None if it does not say."""
+    with contextlib.suppress(ValueError):
+        content = base64.urlsafe_b64decode((invitation or "") + "==")
+        return content[:32].hex() if len(content) > 32 else None
+    return None
+
+
+def _check_cost(terms: Terms, max_epsilon: float | None) -> None:
+    cost = terms.known["reports"] * terms.scheme.privacy.epsilon
+    if max_epsilon is not None and cost > max_epsilon:
+        raise StudyRefused(f"the study costs epsilon {cost!r}, above {max_epsilon!r}")
+
+
+def _drawn(terms: Terms) -> dict[str, Any]:
+    """A device's part in a study: its rounds, the times of its visits, and what its tokens are made of."""
+    count, rounds = terms.known["reports"], terms.known["rounds"] if terms.drawn else 0
+    draws = [(secrets.randbelow(rounds), secrets.randbelow(_UNIT)) for _ in range(count) if rounds]
+    reports: list[dict[str, Any]] = [
+        {
+            "state": "waiting", "nonce": secrets.token_hex(32), "salt": secrets.token_hex(48),
+            "blind": f"{terms.key.new_blind():x}",
+        }
+        for _ in range(count)
+    ]  # fmt: skip
+    for each, (round, place) in zip(reports, draws, strict=False):
+        each |= {"round": round, "due": terms.at(round + _SPREAD * place / _UNIT)}
+    return {"study": terms.description.decode(), "reports": reports}
+
+
+def _summary(terms: Terms, reports: list[dict[str, Any]], now: float) -> dict[str, Any]:
+    states = [each["state"] for each in reports]
+    waiting = [each.get("due", 0.0) for each in reports if each["state"] == "waiting"]
+    soon = max(1.0, terms.known["round_seconds"] / 100)  # if the round is not open though it should be
+    seconds = max(min(waiting) - now, soon) if waiting else None
+    counted = {name: states.count(name) for name in ("accepted", "waiting", "missed")}
+    return {"study": terms.id, **counted, "seconds": seconds}
+
+
+def _text(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def _answer(gradient: Callable[[Vector], npt.ArrayLike], weights: Vector) -> Vector:
@@ -208,6 +405,15 @@ def _http(url: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
         with build_opener(Stay).open(Request(url, body, dict(headers)), timeout=60) as answer:  # noqa: S310
             return bytes(answer.read(4 * _MOST_DIM + _MOST_TEXT))
     except HTTPError as error:
-        raise ServiceRefused(error.code, error.read(500).decode(errors="replace")) from None
+        raise _refused(error.code, error.read(_MOST_TEXT)) from None
     except (URLError, HTTPException, OSError) as error:
         raise ServiceRefused(0, f"{url} does not answer: {error}") from None
+
+
+def _refused(status: int, body: bytes) -> ServiceRefused:
+    """What the service said, in its JSON or in any other words."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(body)
+        if isinstance(found, dict) and isinstance(found.get("error"), str):
+            return ServiceRefused(status, f"{found['error']}: {found.get('reason')}", found["error"])
+    return ServiceRefused(status, body[:200].decode(errors="replace"))

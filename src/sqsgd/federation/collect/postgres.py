@@ -16,8 +16,7 @@ _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 class PostgresDatabase(Database):
     """One database for each study; time is the server's."""
 
-    taking, _locking = " FOR UPDATE SKIP LOCKED", " ORDER BY round, slot FOR UPDATE"
-    _among, _mark = "= ANY(?)", "%s"
+    _among, _mark, _each = "= ANY(?)", "%s", "SELECT unnest(?::text[])"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
     _error, _place = psycopg.Error, "PostgreSQL"
     _conflicts = (
@@ -30,7 +29,7 @@ class PostgresDatabase(Database):
         with self._failing():
             self._connection = psycopg.connect(
                 url, autocommit=True, connect_timeout=5, keepalives_idle=10, tcp_user_timeout=20_000
-            )  # a server that vanished is given up after 20 s, not when TCP does
+            )  # a vanished server is detected after 20 s, before TCP detects it
             self._connection.execute("SET synchronous_commit = on")
             self._connection.execute("SET statement_timeout = '60s'")
             self._connection.execute("SET idle_in_transaction_session_timeout = '60s'")
@@ -61,13 +60,4 @@ class PostgresDatabase(Database):
         super().create()
 
     def discard(self) -> None:
-        self.write("DROP TABLE study, rounds, slots, invitations, refusals, joins")
-
-    def scrub(self) -> None:
-        # VACUUM FULL would keep the order of rows and the numbers of the transactions that wrote them.
-        with self.transaction(alone=True):
-            for table, key in (("slots", "round, slot"), ("invitations", "number"), ("joins", "minute")):
-                self.write(f"CREATE TEMPORARY TABLE kept ON COMMIT DROP AS TABLE {table}")
-                self.write(f"TRUNCATE {table}")
-                self.write(f"INSERT INTO {table} TABLE kept ORDER BY {key}")
-                self.write("DROP TABLE kept")
+        self.write("DROP TABLE study, rounds, counts, spent, invitations, refusals, minutes, gateway")

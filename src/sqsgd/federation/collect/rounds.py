@@ -17,54 +17,75 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import total
 from sqsgd._internal.files import locked, prepared, put
-from sqsgd.core import Indices
-from sqsgd.core.codec import Bytes
-from sqsgd.core.task import Tasks
 from sqsgd.federation.collect import intake
-from sqsgd.federation.collect.database import FILE, URL, Database, DatabaseFailed, new_database, open_database
-from sqsgd.federation.collect.intake import Stage, stage
-from sqsgd.federation.collect.study import KEY, OPEN, PAGE, STUDY, Study, load_study, make_study, new_key
+from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
+from sqsgd.federation.collect.intake import Stage, received, stage, task_of
+from sqsgd.federation.collect.oblivious import GatewayKey
+from sqsgd.federation.collect.study import (
+    DRAWN,
+    KEY,
+    OPEN,
+    PAGE,
+    STUDY,
+    Study,
+    load_study,
+    make_study,
+    new_key,
+)
+from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
+from sqsgd.federation.collect.tokens import new_token_key
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
 from sqsgd.training.run_folder import RunFolder
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
-_AT_ONCE = 4096  # reports read at a time
 _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
-
-
-def _count(database: Database, round: int) -> int:
-    found = database.read("SELECT count(*) FROM slots WHERE round = ? AND report IS NOT NULL", round)
-    return int(found[0][0])
+KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
 def begin(database: Database, study: Study, weights: Vector, structure: Structure) -> None:
-    now = database.now()
     with database.transaction(alone=True):
-        database.write(
-            "INSERT INTO study VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            study.id, study.made_scheme.fingerprint, json.dumps(list(structure.shapes.items())),
-            0, intake.OPENED, 0, now + study.round_seconds, 0,
-        )  # fmt: skip
-        _write_state(database, initial_state(weights, study), now)
-        intake.new_round(database, 0, study.slots)
+        shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
+        database.write("INSERT INTO study VALUES (?, ?, 0, ?, 0, ?)", study.id, shapes, intake.OPENED, first)
+        _write_state(database, initial_state(weights, study), study.begins)
+    rotate_keys(database)
+
+
+def rotate_keys(database: Database) -> None:
+    """A new key of the gateway each week; two weeks after it was made, a key is deleted."""
+    now = database.now()
+    if database.read("SELECT 1 FROM gateway WHERE made > ?", now - KEY_SECONDS):
+        return
+    with database.transaction(alone=True):
+        numbers = database.read("SELECT number, made FROM gateway ORDER BY made DESC")
+        if not numbers or numbers[0][1] <= now - KEY_SECONDS:
+            database.write("DELETE FROM gateway WHERE made <= ?", now - 2 * KEY_SECONDS)
+            number = (numbers[0][0] + 1) % 256 if numbers else 1
+            database.write("INSERT INTO gateway VALUES (?, ?, ?)", number, os.urandom(32), now)
+
+
+def gateway_keys(database: Database) -> list[GatewayKey]:
+    """The keys in use, the newest first."""
+    found = database.read("SELECT number, private FROM gateway ORDER BY made DESC")
+    return [GatewayKey(number, bytes(private)) for number, private in found]
 
 
 def check_study(database: Database, study: Study) -> None:
-    found = database.read("SELECT id, fingerprint FROM study")
+    found = database.read("SELECT id FROM study")
     if len(found) != 1 or found[0][0] != study.id:
         other = f"the database holds study {found[0][0] if found else 'none'}"
-        restore = "restore the file that the study was created with, or name its own database"
-        raise ValueError(f"{other}, but study.toml describes {study.id}: {restore}")
-    if found[0][1] != study.made_scheme.fingerprint:
-        raise ValueError("this version of sqsgd reads reports otherwise than the study's own: use that")
+        restore = (
+            "restore the file that the study was created with, name its own database, or use the version"
+        )
+        raise ValueError(f"{other}, but study.toml describes {study.id}: {restore} of sqsgd that created it")
 
 
 def tick(database: Database, study: Study) -> bool:
-    """What has to be done by now: free late slots, end a round, take a step. True if a step was taken.
+    """What has to be done by now: end a round, take a step, replace a key. True if a step was taken.
 
     Guarantees
     ----------
@@ -72,13 +93,10 @@ def tick(database: Database, study: Study) -> bool:
       tests/collect/test_stepping.py::test_two_workers_step_once,
       tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
     """
-    at, now = stage(database), database.now()
-    if at.unscrubbed:
-        scrub(database)
+    rotate_keys(database)
+    at = stage(database)
     if at.state == intake.OPENED:
-        if late := intake.free_expired(database, at, now):
-            _LOG.info("round %d: %d slots are free again, their devices did not report", at.round, late)
-        if not _over(database, study, at, now):
+        if not _over(database, study, at, database.now()):
             return False
         with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
             database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
@@ -87,14 +105,14 @@ def tick(database: Database, study: Study) -> bool:
 
 
 def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
-    if not database.read("SELECT 1 FROM slots WHERE round = ? AND report IS NULL LIMIT 1", at.round):
-        return True
-    if now < at.deadline:
-        return False
-    if (reports := _count(database, at.round)) >= study.fewest:
+    """By the schedule where devices drew their rounds; else if a round is full, or late and large enough."""
+    if study.visits == DRAWN:
+        return now >= at.deadline
+    reports = received(database, study, at.round)
+    if reports >= study.expected or (now >= at.deadline and reports >= study.fewest):
         return True
     move = "UPDATE study SET deadline = ? WHERE round = ? AND deadline = ?"
-    if database.write(move, now + study.round_seconds, at.round, at.deadline):
+    if now >= at.deadline and database.write(move, now + study.round_seconds, at.round, at.deadline):
         text = "round %d has %d reports and needs %d: it goes on for another %g s"
         _LOG.warning(text, at.round, reports, study.fewest, study.round_seconds)
     return False
@@ -118,132 +136,106 @@ def end_study(database: Database, study: Study) -> int:
             database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
         with _alone(database):
             step(database, study, stage(database))
-    if at.unscrubbed:
-        scrub(database)
-    return _count(database, at.round)
+    return sum(line.get("left_out", 0) for line in _records(database)[-1:])
 
 
 def step(database: Database, study: Study, at: Stage) -> bool:
-    """Average the round that is closing and begin the next; False if another process did."""
+    """Average the round that is closing and begin the next; False if another process did.
+
+    With too few reports the model stays as it is.
+    """
     if at.state != intake.CLOSING:
         return False
-    count, now, line = _count(database, at.round), database.now(), ""
-    before = after = read_state(database, at.round)
-    if enough := count >= (study.fewest if at.ending else 1):
-        task = intake.task_of(study, at, 0)
-        reports = ((Tasks(task, slots), messages, None) for slots, messages in _reports(database, at.round))
-        after, record = server_step(study.made_scheme, study, before, reports, paid=())
-        now = database.now()
+    count, now = received(database, study, at.round), database.now()
+    before, task = read_state(database, at.round), task_of(study, at.round)
+    line: dict[str, Any] = {"left_out": count}
+    if enough := count >= study.fewest:
+        counts = intake.counts(database, study, at.round)
+        after, record = server_step(study.made_scheme, study, before, [(task, counts, None)], paid=())
         (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
         times = {"seconds_gradient": None, "seconds_encode": None, "seconds": max(0.0, now - began)}
-        record = dataclasses.replace(record, **times)
-        line = json.dumps({**record.to_dict(), "asked": study.slots}, allow_nan=False)
+        line = {**dataclasses.replace(record, **times).to_dict(), "asked": study.expected}
+    else:
+        after = dataclasses.replace(before, round=at.round + 1)
     with database.transaction(alone=True):
         ending = at.ending or stage(database).ending or after.round == study.rounds
-        then = intake.ENDED if ending else intake.OPENED
+        then, deadline = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
+        deadline = study.opens(after.round + 1) if study.visits == DRAWN else deadline
         if not database.write(
-            "UPDATE study SET round = ?, state = ?, deadline = ?, unscrubbed = 1 "
-            "WHERE round = ? AND state = ?",
-            after.round, then, now + study.round_seconds, at.round, intake.CLOSING,
+            "UPDATE study SET round = ?, state = ?, deadline = ? WHERE round = ? AND state = ?",
+            after.round, then, deadline, at.round, intake.CLOSING,
         ):  # fmt: skip
             return False
-        nobody = "UPDATE slots SET draw = NULL, ticket = NULL, expires = NULL"
-        database.write(f"{nobody} WHERE round = ? AND report IS NULL", at.round)
-        if enough:
-            database.write("UPDATE rounds SET record = ? WHERE round = ?", line, at.round)
-            _write_state(database, after, now)
-            if not ending:
-                intake.new_round(database, after.round, study.slots)
-        if ending:  # nobody needs to know any more which tickets and invitations there were
-            database.write(nobody)
-            database.write("DELETE FROM invitations")
-            database.write("DELETE FROM joins")
-    counted = "averaged" if enough else "left out, they are too few"
+        written = json.dumps(line, allow_nan=False)
+        database.write("UPDATE rounds SET record = ? WHERE round = ?", written, at.round)
+        _write_state(database, after, database.now())
+        if ending:
+            database.write("DELETE FROM minutes")
+    counted = "averaged" if enough else f"left out, {study.fewest} are needed"
     end = "; the study has ended" if ending else ""
     _LOG.info("round %d: %d reports %s%s", at.round, count, counted, end)
     return True
 
 
-def scrub(database: Database) -> None:
-    """Leave nothing on the disk of what was deleted, nor of the order in which devices came.
-
-    If that fails, the operator is told, and it is tried again:
-    tests/collect/test_stepping.py::test_scrubbing_is_repeated_until_it_succeeds.
-    """
-    with database.stepping() as alone:
-        if alone:
-            try:
-                database.scrub()
-                database.write("UPDATE study SET unscrubbed = 0")
-                database.complained = False
-            except DatabaseFailed as error:
-                if not database.complained:
-                    _LOG.warning("traces of the last round are still on the disk, for now: %s", error)
-                database.complained = True
-
-
-def _reports(database: Database, round: int) -> Iterator[tuple[Indices, Bytes]]:
-    last = -1
-    while rows := database.read(
-        "SELECT slot, report FROM slots WHERE round = ? AND slot > ? AND report IS NOT NULL "
-        "ORDER BY slot LIMIT ?",
-        round, last, _AT_ONCE,
-    ):  # fmt: skip
-        last = rows[-1][0]
-        messages = np.frombuffer(b"".join(bytes(message) for _, message in rows), np.uint8)
-        yield np.array([slot for slot, _ in rows]), messages.reshape(len(rows), -1)
-
-
 def _write_state(database: Database, state: State, now: float) -> None:
     arrays: dict[str, Any] = {f"optimizer.{name}": value for name, value in state.optimizer.items()}
-    content = save({"weights": state.weights, **arrays})
-    insert = "INSERT INTO rounds (round, began, bound, content) VALUES (?, ?, ?, ?)"
-    database.write(insert, state.round, now, state.bound, content)
+    content = save({"weights": state.weights, "bound": np.array([state.bound]), **arrays})
+    database.write("INSERT INTO rounds (round, began, content) VALUES (?, ?, ?)", state.round, now, content)
 
 
 def read_state(database: Database, round: int) -> State:
     """The state before a round; ValueError if the round has not begun."""
-    found = database.read("SELECT bound, content FROM rounds WHERE round = ?", round)
+    found = database.read("SELECT content FROM rounds WHERE round = ?", round)
     if not found:
         raise ValueError(f"round {round} has not begun")
-    arrays = load(bytes(found[0][1]))
-    weights = arrays.pop("weights")
+    arrays = load(bytes(found[0][0]))
+    weights, bound = arrays.pop("weights"), float(arrays.pop("bound")[0])
     optimizer = {name.removeprefix("optimizer."): value for name, value in arrays.items()}
-    return State(round=round, weights=weights, bound=found[0][0], optimizer=optimizer)
+    return State(round=round, weights=weights, bound=bound, optimizer=optimizer)
 
 
 def progress(database: Database, study: Study) -> dict[str, Any]:
     """What anybody may know: nothing of it depends on who reported."""
     at, now = stage(database), database.now()
-    ended = at.state == intake.ENDED
+    state = intake.phase(study, at, now)
+    ended, until = state == intake.ENDED, study.opens(at.round) if state == intake.WAITING else at.deadline
     return {
-        "round": at.round, "state": at.state, "model": model_path(study, at.round),
-        "reports": 0 if ended else _count(database, at.round), "slots": study.slots,
-        "seconds_left": 0.0 if ended else max(0.0, round(at.deadline - now, 1)),
+        "study": study.id, "round": at.round, "state": state, "model": model_path(study, at.round),
+        "reports": 0 if ended else received(database, study, at.round),
+        "seconds_left": 0.0 if ended else max(0.0, round(until - now, 1)),
     }  # fmt: skip
 
 
 def full_status(database: Database, study: Study) -> dict[str, Any]:
-    """What the operator sees: progress, refusals, and the central guarantee so far."""
-    at, lines, known = stage(database), rounds_done(database), progress(database, study)
-    (taken,) = database.read(
-        "SELECT count(*) FROM slots WHERE round = ? AND report IS NULL AND expires IS NOT NULL", at.round
-    )[0]
+    """What the operator sees: progress, refusals, drop-outs, and the central guarantee so far."""
+    lines, known = rounds_done(database), progress(database, study)
     return {
-        "study": study.id,
         "name": study.name,
         **known,
         "rounds": study.rounds,
+        "expected": study.expected,
         "all_reports": sum(line["clients"] for line in lines) + known["reports"],
-        "tickets_out": taken,
+        **drop_outs(database, study),
         "admission": admission(study),
-        "invitations_used": database.read("SELECT count(*) FROM invitations")[0][0],
+        "relay": study.relay or None,
         "refusals": refusals(database),
-        "unscrubbed": bool(at.unscrubbed),
         "epsilon": study.made_scheme.privacy.epsilon,
         "message_bytes": study.made_scheme.bits // 8,
-        **guarantee(study, lines),
+        **guarantee(study, lines, *_missed(database, study)),
     }
+
+
+def _missed(database: Database, study: Study) -> list[int]:
+    """The reports that did not come, once that is known."""
+    return [drop_outs(database, study)["missed"]] if stage(database).state == intake.ENDED else []
+
+
+def drop_outs(database: Database, study: Study) -> dict[str, int]:
+    """Tokens that were issued, and about how many of those for past rounds were not spent in them."""
+    records, (issued,) = _records(database), database.read("SELECT count(*) FROM invitations")[0]
+    came = sum(line.get("clients", 0) + line.get("left_out", 0) for line in records)
+    share = len(records) / study.rounds if stage(database).state != intake.ENDED else 1.0
+    return {"invitations_used": issued, "missed": max(0, round(issued * study.reports * share) - came)}
 
 
 def model_path(study: Study, round: int) -> str:
@@ -251,27 +243,49 @@ def model_path(study: Study, round: int) -> str:
     return f"/model/{study.id}/{round}"
 
 
-def guarantee(study: Study, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Users, order and central guarantee of the rounds that are over.
+def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = None) -> dict[str, Any]:
+    """Users, order and central guarantee of the rounds that are over; ``missed``: reports, at the end.
 
     Guarantees
     ----------
+    * Where devices draw their rounds, the order is that of the run, with all reports received:
+      tests/collect/test_stepping.py::test_the_order_of_drawn_rounds_is_that_of_the_run.
     * An open study has no central figure:
       tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
     """
-    found = about_once(study.made_scheme, "round", lines, seeded=False, slots=len(lines) * study.slots)
-    if study.admission != OPEN:
-        return found
-    local = f"none: local {study.made_scheme.privacy.epsilon:g} against everyone"
-    note = f"{local}; in an open study one person may have made all the other reports"
-    kept = {name: value for name, value in found.items() if not name.startswith("central_")}
-    return {**kept, "central_epsilon": None, "central_note": note}
+    drawn, several = study.visits == DRAWN, study.reports > 1
+    found = about_once(study.made_scheme, "run" if drawn else "round", lines, seeded=False)
+    if several:  # of R reports in a pass, at most ``missed`` are missing in another
+        counted = found["users" if drawn else "fewest_users"] // study.reports - (missed or 0)
+        found |= {name: found[name] // study.reports for name in ("users", "fewest_users")}
+        found |= central(study.made_scheme, max(0, counted), found["order"], study.reports, seeded=False)
+    who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
+    found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
+    note, stated, _ = found["central_note"].partition(" for whoever sees only the models")
+    if study.admission == OPEN or (several and missed is None):
+        why = "several reports of a user are certified when the study has ended"
+        why = "in an open study one person may have made all the others" if study.admission == OPEN else why
+        kept = {name: value for name, value in found.items() if not name.startswith("central_")}
+        local = study.reports * study.made_scheme.privacy.epsilon
+        return {
+            **kept,
+            "central_epsilon": None,
+            "central_note": f"none: local {local:g} against everyone; {why}",
+        }
+    if stated:
+        service = "against the service and all who see the models, unless the relay helps the service"
+        models = "for those who see the models; the service sees who sent what"
+        found["central_note"] = f"{note} {service if study.relay else models}"
+    return found
 
 
 def admission(study: Study) -> str:
+    tokens = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
     if study.admission == OPEN:
-        return f"open to anybody, {study.joins_per_minute:,} devices a minute: one person can report often"
-    return "by signed invitation, one report each"
+        return (
+            f"{tokens} for anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
+        )
+    return f"{tokens} for each signed invitation"
 
 
 def refusals(database: Database) -> dict[str, int]:
@@ -279,9 +293,14 @@ def refusals(database: Database) -> dict[str, int]:
     return {code: int(count) for code, count in found}
 
 
-def rounds_done(database: Database) -> list[dict[str, Any]]:
+def _records(database: Database) -> list[dict[str, Any]]:
     found = database.read("SELECT record FROM rounds WHERE record IS NOT NULL ORDER BY round")
     return [json.loads(record) for (record,) in found]
+
+
+def rounds_done(database: Database) -> list[dict[str, Any]]:
+    """The records of the rounds that were averaged."""
+    return [record for record in _records(database) if "clients" in record]
 
 
 def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any]:
@@ -291,9 +310,25 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
         raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
     whole: dict[str, Any] = {"dataset": "data of the devices", "model": study.name}
     whole |= {"participation": "once", "clients": study.users}
-    origin = {"study": study.id, "admission": admission(study), "refusals": refusals(database)}
-    known = {"held_out": "nothing: the service has no data", "noise": "secure", **origin, **whole}
-    summary = summarise(lines, study.made_scheme, study, once=True, **known, **guarantee(study, lines))
+    origin: dict[str, Any] = {
+        "study": study.id,
+        "admission": admission(study),
+        "refusals": refusals(database),
+    }
+    origin |= drop_outs(database, study)
+    known: dict[str, Any] = {
+        "held_out": "nothing: the service has no data",
+        "noise": "secure",
+        **origin,
+        **whole,
+    }
+    known |= guarantee(study, lines, *_missed(database, study))
+    summary = summarise(lines, study.made_scheme, study, reports=study.reports, **known)
+    summary |= {
+        "epsilon_total": total(study.made_scheme.privacy.epsilon, study.reports),
+        "reports": study.reports,
+    }
+    summary["epsilon_all_rounds"] = summary["epsilon_total"]
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
@@ -311,7 +346,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
             folder.save(last, about)
             shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
             model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            folder.finish(model.sent(last.weights), summary)
+            made = certificate(study.made_scheme, summary)
+            folder.finish(model.sent(last.weights), summary, made)
     return summary
 
 
@@ -342,13 +378,15 @@ def create_study(
     make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY):
-        if any((folder / name).exists() for name in (STUDY, FILE, KEY, URL)):
+        if any((folder / name).exists() for name in (STUDY, FILE, KEY, TOKEN_KEY, URL)):
             raise ValueError(f"{folder} holds a study already: choose another folder")
         if page and (folder / PAGE).exists():
             raise ValueError(f"{folder / PAGE} exists already: it is served as it is without page = {page!r}")
         with contextlib.ExitStack() as undo:
-            undo.callback((folder / KEY).unlink, missing_ok=True)
-            study = make_study({**values, "dim": weights.size}, new_key(folder))
+            for name in (KEY, TOKEN_KEY):
+                undo.callback((folder / name).unlink, missing_ok=True)
+            signing, tokens = new_key(folder), new_token_key(folder)
+            study = make_study({**values, "dim": weights.size}, signing, tokens.der)
             if url:  # it may hold a password
                 undo.callback((folder / URL).unlink, missing_ok=True)
                 put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)

@@ -3,48 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import functools
 import hashlib
 import json
 import logging
 import math
+import os
 import re
 import socket
 import sys
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sqsgd.core import Aggregate
 from sqsgd.core.random import secure_rng
-from sqsgd.core.task import Task, Tasks
 from sqsgd.federation.collect import intake
 from sqsgd.federation.collect.database import Conflict, Database, DatabaseFailed, open_database
-from sqsgd.federation.collect.intake import Accepted, Answer, Asked, Granted, Rejection
-from sqsgd.federation.collect.rounds import model_path, opened, progress, read_state, tick, write_outcome
+from sqsgd.federation.collect.intake import Answer as Verdict
+from sqsgd.federation.collect.intake import Asked, Issue, Probe, Rejection, read_report
+from sqsgd.federation.collect.oblivious import (
+    ANSWER,
+    KEYS,
+    REQUEST,
+    WELL_KNOWN,
+    Answer,
+    Gateway,
+    Malformed,
+    Request,
+    pack_answer,
+    read_request,
+)
+from sqsgd.federation.collect.rounds import gateway_keys, opened, progress, read_state, tick, write_outcome
 from sqsgd.federation.collect.study import INVITED, PAGE, RUN, Study, invitation_number
+from sqsgd.federation.collect.tokens import (
+    KEY,
+    REQUEST_BYTES,
+    TOKEN_BYTES,
+    TokenRefused,
+    blinded_parts,
+    challenge,
+    read_token_key,
+    sign,
+)
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _MOST, _WAITING, _TRIES = 1000, 20000, 5
-_Work = Callable[[Database, Sequence[Asked], Counter[str]], list[Answer]]
-_Waiting = tuple[Asked, "asyncio.Future[Answer]"]
+_TICK_SECONDS, _CONNECTIONS, _PADDED = 0.25, 4000, 1024
+_SEALED = 128  # bytes by which an encapsulated request may exceed the inner one
+_ROUND = re.compile(r"0|[1-9][0-9]{0,6}")
+JSON, TOKEN_REQUEST, TOKEN_ANSWER = (
+    "application/json", "application/private-token-request", "application/private-token-response",
+)  # fmt: skip
+_KEY_PROBLEM = "https://iana.org/assignments/http-problem-types#ohttp-key"
 
 
-class GroupCommit:
-    """One thread with one connection; requests that arrive during a transaction go into the next.
+class Commits:
+    """Requests that come during a transaction go into the next one: one connection, one thread at a time.
 
     Guarantees
     ----------
@@ -53,67 +79,60 @@ class GroupCommit:
       ::test_a_failed_commit_is_a_no_to_all.
     """
 
-    def __init__(self, open_database: Callable[[], Database], work: _Work) -> None:
-        self._open, self._work = open_database, work
-        self._waiting: deque[_Waiting] = deque()
-        self.refused: Counter[str] = Counter()  # not stored yet
-        self._wake, self._stopping = threading.Condition(), False
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, open_database: Callable[[], Database], study: Study) -> None:
+        self._open, self._study = open_database, study
+        self._waiting: list[tuple[Asked, asyncio.Future[Verdict]]] = []
+        self._running: asyncio.Task[None] | None = None
         self._database: Database | None = None
+        self.refused: Counter[str] = Counter()  # not stored yet
         self.failure = ""  # why the last transaction failed; empty if it did not
-        self._thread = threading.Thread(target=self._run, name="group commit", daemon=True)
-        self._thread.start()
 
-    async def submit(self, request: Asked) -> Granted | Accepted:
-        """The answer to a request, after its transaction; raises a Rejection."""
+    async def submit(self, asked: Asked) -> None:
+        """Returns when the request is granted, after its transaction; raises a Rejection if it is not."""
         if len(self._waiting) >= _WAITING:
             raise Rejection("busy", "too many requests are waiting", 5.0)
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        with self._wake:
-            self._waiting.append((request, future))
-            self._wake.notify()
-        given = await future
-        if isinstance(given, Rejection):
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        if (given := await future) is not None:
             raise given.with_traceback(None)  # many requests may share it
-        return given
 
-    def count(self, code: str) -> None:
-        """Count a rejection; it is stored with the next transaction."""
-        with self._wake:
-            self.refused[code] += 1
+    async def _run(self) -> None:
+        while self._waiting:
+            taken, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+            refused, self.refused = self.refused, Counter()
+            requests = [asked for asked, _ in taken]
+            answers = await asyncio.to_thread(self._transaction, requests, refused)
+            if self.failure:
+                self.refused += refused
+            for (_, future), given in zip(taken, answers, strict=True):
+                if not future.done():  # the device may have gone
+                    future.set_result(given)
+            if self.failure:
+                await asyncio.sleep(0.2)  # a broken database is not asked all the time
+        self._running = None
 
-    def stop(self) -> None:
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._waiting or self._stopping)
-                if self._stopping and not self._waiting:
-                    break
-                taken = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
-                refused, self.refused = self.refused, Counter()
-            answers = self._transaction([request for request, _ in taken], refused)
-            # Once for all of them: each call wakes the event loop.
-            self._loop.call_soon_threadsafe(_resolve, taken, answers)
+    async def stop(self) -> None:
+        if self._running is not None:
+            await self._running
         if self._database is not None:
             self._database.close()
 
-    def _transaction(self, requests: Sequence[Asked], refused: Counter[str]) -> list[Answer]:
+    def _transaction(self, requests: list[Asked], refused: Counter[str]) -> list[Verdict]:
+        failure = ""
         for _ in range(_TRIES):
             try:
                 if self._database is None:
                     self._database = self._open()
-                answers = self._work(self._database, requests, refused)
+                answers = intake.answer(self._database, self._study, requests, refused)
                 if self.failure:
                     _LOG.warning("the database works again")
                 self.failure = ""
                 return answers
             except Exception as error:
-                failure = str(error)
+                # Of the database's errors the kind alone is logged: their text may hold values of rows.
+                failure = type(error.__cause__ or error).__name__
                 if isinstance(error, Conflict):
                     continue
                 if not isinstance(error, DatabaseFailed):
@@ -124,30 +143,16 @@ class GroupCommit:
                     self._database = None
                 break
         if failure != self.failure:
-            _LOG.error("no report is accepted until this is solved: %s", failure)
+            _LOG.error("no report is accepted until this is solved: the database fails with %s", failure)
         self.failure = failure
-        with self._wake:
-            self.refused += refused
-        time.sleep(0.2)  # a broken database is not asked all the time
         return [Rejection("storage", "the report cannot be stored now", 30.0)] * len(requests)
 
 
-def _resolve(taken: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
-    for (_, future), given in zip(taken, answers, strict=True):
-        if not future.done():  # the device may have gone
-            future.set_result(given)
-
-
-_JOIN_BYTES, _TICK_SECONDS, _CONNECTIONS = 1024, 0.1, 4000
-_TICKET, _ROUND = re.compile(r"[0-9a-f]{64}"), re.compile(r"0|[1-9][0-9]{0,6}")
-_Handler = Callable[[Request], Awaitable[Response]]
-
-
 class Service:
-    """One worker of a study."""
+    """One worker of a study: an ASGI application."""
 
     body_seconds = 10.0
-    commit: GroupCommit
+    commits: Commits
 
     def __init__(self, folder: Path, study: Study) -> None:
         self._folder, self._study = folder, study
@@ -155,81 +160,165 @@ class Service:
         self._known: tuple[float, dict[str, Any]] = (-math.inf, {})
         self._reading = asyncio.Lock()
         self._database: Database | None = None
+        self._gateway = Gateway([])
         self._ended = False
-
-    def app(self) -> ASGIApp:
-        """The application; a folder ``page`` of the study is served as its web page."""
-        handlers: dict[str, tuple[str, _Handler]] = {
-            "/study": ("GET", self.study),
-            "/join": ("POST", self.join),
-            "/report": ("POST", self.report),
-            "/model/{study}/{round}": ("GET", self.model),
-            "/health": ("GET", self.health),
-        }
-        routes: list[BaseRoute] = [
-            Route(path, _Endpoint(self, handler, method)) for path, (method, handler) in handlers.items()
-        ]
-        if (page := self._folder / PAGE).is_dir():
-            routes.append(Mount("/", Starlette(routes=[Mount("/", StaticFiles(directory=page, html=True))])))
-        # A router and no more: the layers around it would take as long as a report.
-        missing = _Endpoint(self, self._missing)
-        return Router(routes, redirect_slashes=False, default=missing, lifespan=self._lifespan)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
-        opened = functools.partial(open_database, self._folder)
-        self.commit = GroupCommit(opened, lambda database, *more: intake.answer(database, self._study, *more))
-        ticking = asyncio.create_task(self._tick())
-        yield
-        ticking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await ticking
-        await asyncio.to_thread(self.commit.stop)
-        if self._database is not None:
-            self._database.close()
-
-    async def study(self, _request: Request) -> Response:
-        return JSONResponse({**self._study.public(), **await self._progress()})
-
-    async def join(self, request: Request) -> Response:
-        study, asked = self._study, None
-        with contextlib.suppress(ValueError, RecursionError):
-            asked = json.loads(await self._body(request, _JOIN_BYTES))
-        if not isinstance(asked, dict):
-            raise Rejection("bad-request", "the body is not a JSON object")
-        self._check_study(asked.get("study"))
-        ticket, number = _digest(asked.get("ticket")), ""
-        if study.admission == INVITED:
-            try:
-                number = invitation_number(asked.get("invitation"), study.id, study.key)
-            except ValueError as error:
-                raise Rejection("invitation-invalid", str(error)) from None
-        given = await self.commit.submit(intake.Join(ticket, number))
-        if not isinstance(given, Granted):
-            raise TypeError(given)
-        task = {
-            "round": given.round, "client": given.slot, "seed": study.seed, "dim": study.dim,
-            "bound": given.bound, "clip": None,
+        self._challenge = challenge(study.id)
+        path = folder / KEY  # without it this worker issues no tokens
+        self._issuer = read_token_key(path, study.tokens) if path.is_file() else None
+        page = folder / PAGE
+        self._page: ASGIApp | None = StaticFiles(directory=page, html=True) if page.is_dir() else None
+        relay = re.match(r"https?://[^/]+", study.relay)
+        allowed = (
+            f"default-src 'self'; connect-src 'self' {relay[0] if relay else ''}; frame-ancestors 'none'"
+        )
+        self._fixed = {
+            "content-security-policy": allowed, "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
         }  # fmt: skip
-        model, seconds = model_path(study, given.round), round(given.seconds, 1)
-        return JSONResponse({"study": study.id, "task": task, "model": model, "seconds": seconds})
 
-    async def report(self, request: Request) -> Response:
-        """Take a report; it is on the disk when the device is told so."""
-        kind, _, secret = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            raise Rejection("bad-request", "the header Authorization must be: Bearer TICKET")
-        message = await self._body(request, self._study.made_scheme.bits // 8)
-        given = await self.commit.submit(intake.Report(_digest(secret), message))
-        if not isinstance(given, Accepted):
-            raise TypeError(given)
-        return JSONResponse({"accepted": True, "round": given.round, "again": given.again})
+    # ------------------------------------------------------------ HTTP
 
-    async def model(self, request: Request) -> Response:
-        self._check_study(request.path_params["study"])
-        if not _ROUND.fullmatch(request.path_params["round"]):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+
+        async def fixed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in self._fixed.items()]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        path, fields = scope["path"], _fields(scope)
+        if self._page is not None and scope["method"] in ("GET", "HEAD") and not self._route(path):
+            with contextlib.suppress(HTTPException, OSError, ValueError):  # no such file: answered below
+                await self._page({**scope, "root_path": ""}, receive, fixed)
+                return
+        try:
+            body = await self._body(receive, self._most(path))
+        except Rejection as error:
+            given = self._refuse(error)
+        except ConnectionError:
+            self.commits.refused["too-slow"] += 1
+            return
+        else:
+            given = await self.answer(Request(scope["method"], path, fields, body))
+        headers = [(name.encode(), value.encode()) for name, value in given.fields.items()]
+        headers.append((b"content-length", str(len(given.body)).encode()))
+        await fixed({"type": "http.response.start", "status": given.status, "headers": headers})
+        sent = b"" if scope["method"] == "HEAD" else given.body
+        await fixed({"type": "http.response.body", "body": sent})
+
+    async def _body(self, receive: Receive, most: int) -> bytes:
+        body: bytes = b""
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ConnectionError
+                    body += bytes(message.get("body", b""))
+                    if len(body) > most:
+                        raise Rejection("too-long", f"the body has more than {most} bytes")
+                    if not message.get("more_body", False):
+                        return body
+        except TimeoutError:
+            raise Rejection("too-slow", f"the body took more than {self.body_seconds:g} s") from None
+
+    def _most(self, path: str) -> int:
+        tokens = REQUEST_BYTES * self._study.reports
+        return tokens if path == "/token" else self._study.request_bytes + _SEALED
+
+    # ------------------------------------------------------------ requests, plain or encapsulated
+
+    def _route(self, path: str) -> tuple[str, str, Callable[[Request], Any]] | None:
+        """Method, content type and handler of a path."""
+        routes: dict[str, tuple[str, str, Callable[[Request], Any]]] = {
+            "/study": ("GET", "", self._get_study),
+            "/round": ("GET", "", self._get_round),
+            "/health": ("GET", "", self._get_health),
+            "/token": ("POST", TOKEN_REQUEST, self._post_token),
+            "/report": ("POST", JSON, self._post_report),
+        }
+        if path == WELL_KNOWN:
+            return "", "", self._gateway_resource
+        return ("GET", "", self._get_model) if path.startswith("/model/") else routes.get(path)
+
+    async def answer(self, asked: Request) -> Answer:
+        """The answer to a request; what is refused is counted."""
+        try:
+            route = self._route(asked.path)
+            if route is None:
+                raise Rejection("not-found", "this service does not have that")
+            method, kind, handler = route
+            if method and ("GET" if asked.method == "HEAD" else asked.method) != method:
+                return self._refuse(Rejection("wrong-method", f"this takes {method}"), {"allow": method})
+            if kind and asked.fields.get("content-type", "").split(";")[0].strip() != kind:
+                raise Rejection("bad-request", f"the header Content-Type must be {kind}")
+            return await handler(asked)  # type: ignore[no-any-return]
+        except Rejection as error:
+            return self._refuse(error)
+        except Exception:
+            _LOG.exception("internal error in %s", asked.path)
+            return self._refuse(Rejection("internal", "internal error"))
+
+    def _refuse(self, given: Rejection, headers: Mapping[str, str] = {}) -> Answer:
+        self.commits.refused[given.code] += 1
+        wait = {"retry-after": str(max(1, round(given.seconds)))} if given.status in (429, 503) else {}
+        body = {"error": given.code, "reason": given.reason, "what_to_do": given.what_to_do}
+        return _json(body, given.status, {**headers, **wait})
+
+    async def _gateway_resource(self, asked: Request) -> Answer:
+        """RFC 9458: the keys, or a request inside of a request."""
+        if asked.method in ("GET", "HEAD"):
+            return Answer(
+                200, {"content-type": KEYS, "cache-control": "max-age=3600"}, self._gateway.configurations
+            )
+        if asked.method != "POST" or asked.fields.get("content-type") != REQUEST:
+            raise Rejection("bad-request", f"the gateway takes POST and the content type {REQUEST}")
+        try:
+            content, seal = self._gateway.open(asked.body)
+        except Malformed as error:
+            self.commits.refused["bad-request"] += 1
+            kind = {"type": _KEY_PROBLEM} if error.unknown_key else {}
+            return Answer(
+                400, {"content-type": "application/problem+json"}, _dumps({**kind, "title": str(error)})
+            )
+        try:
+            inner = read_request(content)
+        except Malformed as error:
+            given = self._refuse(Rejection("bad-request", str(error)))
+        else:
+            inside = inner.path not in (WELL_KNOWN, "/health")
+            given = (
+                await self.answer(inner) if inside else self._refuse(Rejection("not-found", "not in here"))
+            )
+        fields = {
+            name: given.fields[name] for name in ("content-type", "retry-after") if name in given.fields
+        }
+        sealed = seal(pack_answer(given._replace(fields=fields), _PADDED))
+        return Answer(200, {"content-type": ANSWER, "cache-control": "private, no-store"}, sealed)
+
+    async def _get_study(self, _asked: Request) -> Answer:
+        return Answer(200, {"content-type": JSON}, self._study.description)
+
+    async def _get_round(self, _asked: Request) -> Answer:
+        return _json(await self._progress())
+
+    async def _get_health(self, _asked: Request) -> Answer:
+        try:
+            async with asyncio.timeout(5):
+                await self.commits.submit(Probe())
+        except TimeoutError:
+            raise Rejection("busy", "no transaction in five seconds", 5.0) from None
+        return _json({"healthy": True})
+
+    async def _get_model(self, asked: Request) -> Answer:
+        _, _, study, *rest = asked.path.split("/")
+        self._check_study(study)
+        if len(rest) != 1 or not _ROUND.fullmatch(rest[0]):
             raise Rejection("not-found", f"there are {self._study.rounds} rounds")
-        number, (known, weights) = int(request.path_params["round"]), self._model
+        number, (known, weights) = int(rest[0]), self._model
         if number != known:
             try:
                 state = await self._read(lambda database: read_state(database, number))
@@ -238,34 +327,59 @@ class Service:
             weights = state.weights.astype("<f4").tobytes()
             self._model = number, weights
         headers = {"cache-control": "public, max-age=31536000, immutable"}
-        return Response(weights, media_type="application/octet-stream", headers=headers)
+        return Answer(200, {"content-type": "application/octet-stream", **headers}, weights)
 
-    async def health(self, _request: Request) -> Response:
+    async def _post_token(self, asked: Request) -> Answer:
+        """Sign blinded messages, once for each invitation; the same again for the same request."""
+        study = self._study
+        if self._issuer is None:
+            raise Rejection("not-found", "this worker issues no tokens")
         try:
-            async with asyncio.timeout(5):
-                await self.commit.submit(intake.Probe())
-        except TimeoutError:
-            raise Rejection("busy", "no transaction in five seconds", 5.0) from None
-        return JSONResponse({"healthy": True})
+            parts = blinded_parts(study.tokens, asked.body, study.reports)
+        except TokenRefused as error:
+            raise Rejection("bad-request", str(error)) from None
+        number = os.urandom(16).hex()
+        if study.admission == INVITED:
+            kind, _, invitation = asked.fields.get("authorization", "").partition(" ")
+            try:
+                number = invitation_number(
+                    invitation if kind.lower() == "bearer" else None, study.id, study.key
+                )
+            except ValueError as error:
+                raise Rejection("invitation-invalid", str(error)) from None
+        await self.commits.submit(Issue(number, hashlib.sha256(asked.body).hexdigest()))
+        issuer = self._issuer
+        signed = await asyncio.to_thread(lambda: b"".join(sign(issuer, part) for part in parts))
+        return Answer(200, {"content-type": TOKEN_ANSWER}, signed)
 
-    async def _missing(self, _request: Request) -> Response:
-        raise Rejection("not-found", "this service does not have that")
+    async def _post_report(self, asked: Request) -> Answer:
+        """Take a report; it is on the disk when the device is told so."""
+        found = None
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(asked.body)
+        if not isinstance(found, dict) or found.keys() != {"study", "round", "token", "report"}:
+            raise Rejection(
+                "bad-request", "the body is not a JSON object with study, round, token and report"
+            )
+        self._check_study(found["study"])
+        number = found["round"]
+        if type(number) is not int or not 0 <= number < self._study.rounds:
+            raise Rejection("bad-request", f"round must be a number from 0 to {self._study.rounds - 1}")
+        token, message = _decoded("token", found["token"]), _decoded("report", found["report"])
+        try:
+            if len(token) != TOKEN_BYTES:
+                raise TokenRefused(f"a token has {TOKEN_BYTES} bytes")
+            nonce = self._study.tokens.nonce(token, self._challenge)
+        except TokenRefused as error:
+            raise Rejection("token-invalid", str(error)) from None
+        await self.commits.submit(read_report(self._study, nonce.hex(), number, message))
+        return _json({"accepted": True, "round": number})
 
     def _check_study(self, named: object) -> None:
         if named != self._study.id:
             raise Rejection("wrong-study", f"this is study {self._study.id}")
 
-    async def _body(self, request: Request, most: int) -> bytes:
-        body = b""
-        try:
-            async with asyncio.timeout(self.body_seconds):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > most:
-                        raise Rejection("too-long", f"the body has more than {most} bytes")
-        except TimeoutError:
-            raise Rejection("too-slow", f"the body took more than {self.body_seconds:g} s") from None
-        return body
+    # ------------------------------------------------------------ the database
 
     async def _read(self, query: Callable[[Database], Any]) -> Any:
         """A query in a thread, with a connection for queries; a Rejection if the database is gone."""
@@ -278,33 +392,52 @@ class Service:
                 if self._database is not None:
                     self._database.close()
                 self._database = None
-                _LOG.error("the database cannot be read: %s", error)
+                _LOG.error("the database cannot be read: %s", type(error).__name__)
                 raise Rejection("storage", "the database cannot be read now", 30.0) from None
 
     async def _progress(self) -> dict[str, Any]:
         """How far the study is, at most a second old, however many ask."""
         now = time.monotonic()
-        if now > self._known[0] + 1:
+        if now > self._known[0] + min(1.0, self._study.round_seconds / 20):
             self._known = now, await self._read(lambda database: progress(database, self._study))
         return self._known[1]
 
     def _write_run(self, database: Database) -> None:
         write_outcome(self._folder / RUN, database, self._study)
 
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.commits = Commits(functools.partial(open_database, self._folder), self._study)
+        with contextlib.suppress(Rejection):
+            self._gateway = Gateway(await self._read(gateway_keys))
+        ticking = asyncio.create_task(self._tick())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticking
+        await self.commits.stop()
+        if self._database is not None:
+            self._database.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
     async def _tick(self) -> None:
-        """End rounds, take steps, count refusals, and write the run when the study has ended."""
-        pause = _TICK_SECONDS
+        """End rounds, take steps, follow the gateway's keys, count refusals, write the run at the end."""
+        pause, usual = _TICK_SECONDS, min(_TICK_SECONDS, self._study.round_seconds / 10)
+        keys: list[object] = []
         while True:
             await asyncio.sleep(pause)
             try:
                 stepped = await self._read(lambda database: tick(database, self._study))
-                known = await self._progress()
-                if self.commit.refused:
-                    await self.commit.submit(intake.Probe())
-                if known["state"] == intake.ENDED and not self._ended:
+                found = await self._read(gateway_keys)
+                if found != keys:
+                    keys, self._gateway = found, Gateway(found)
+                if self.commits.refused:
+                    await self.commits.submit(Probe())
+                if not self._ended and (await self._progress())["state"] == intake.ENDED:
                     await self._read(self._write_run)
                     self._ended = True
-                pause = 0.0 if stepped else 1.0 if self._ended else _TICK_SECONDS
+                pause = 0.0 if stepped else 1.0 if self._ended else usual
             except Rejection:
                 pause = 2.0
             except Exception:
@@ -312,42 +445,27 @@ class Service:
                 pause = 5.0
 
 
-class _Endpoint:
-    """A handler as an application: what it refuses is answered and counted."""
-
-    def __init__(self, service: Service, handler: _Handler, method: str = "") -> None:
-        self._service, self._handler, self.method = service, handler, method
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = "GET" if scope["method"] == "HEAD" else scope["method"]
-        try:
-            if self.method and asked != self.method:
-                raise Rejection("wrong-method", f"this takes {self.method}, not {scope['method']}")
-            response = await self._handler(Request(scope, receive))
-        except Rejection as error:
-            response = self._refuse(error)
-        except ClientDisconnect:
-            self._service.commit.count("too-slow")
-            return
-        except Exception:
-            _LOG.exception("internal error in %s", scope["path"])
-            response = self._refuse(Rejection("internal", "internal error"))
-        await response(scope, receive, send)
-
-    def _refuse(self, given: Rejection) -> Response:
-        self._service.commit.count(given.code)
-        headers = {"allow": self.method} if given.code == "wrong-method" else {}
-        if given.status in (429, 503):
-            headers["retry-after"] = str(max(1, round(given.seconds)))
-        body = {"error": given.code, "reason": given.reason, "what_to_do": given.what_to_do}
-        return JSONResponse(body, given.status, headers)
+def _fields(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _digest(ticket: object) -> str:
-    """What the service stores of a ticket: a reader of the database cannot use it."""
-    if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
-        raise Rejection("bad-request", "a ticket is 64 hexadecimal digits, drawn by the device")
-    return hashlib.blake2b(bytes.fromhex(ticket), digest_size=16, person=b"sqsgd ticket").hexdigest()
+def _dumps(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _json(content: object, status: int = 200, fields: Mapping[str, str] = {}) -> Answer:
+    return Answer(status, {"content-type": JSON, "cache-control": "no-store", **fields}, _dumps(content))
+
+
+def _decoded(name: str, text: object) -> bytes:
+    """Base64url without padding, in its one spelling."""
+    try:
+        content = base64.urlsafe_b64decode(f"{text}{'=' * (-len(str(text)) % 4)}")
+    except (binascii.Error, ValueError):
+        content = b""
+    if not isinstance(text, str) or base64.urlsafe_b64encode(content).rstrip(b"=").decode() != text:
+        raise Rejection("bad-request", f"{name} must be base64url without padding")
+    return content
 
 
 def prepare(folder: Path, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
@@ -355,11 +473,13 @@ def prepare(folder: Path, host: str, port: int) -> tuple[uvicorn.Server, socket.
     with opened(folder) as (study, _):
         pass
     # The kernels and tables are loaded now, so that the first device does not wait for them.
-    scheme, task = study.made_scheme, Task(round=0, client=0, seed=0, dim=study.dim, bound=study.bound)
-    message = np.frombuffer(scheme.encode(np.zeros(study.dim, np.float32), task, secure_rng()), np.uint8)
-    Aggregate(scheme).add_many(Tasks(task, [0]), message.reshape(1, -1))
+    scheme, task = study.made_scheme, intake.task_of(study, 0)
+    (codes,) = scheme.open(scheme.encode(np.zeros(study.dim, np.float32), task, secure_rng()), task)
+    total = Aggregate(scheme)
+    total.add_counts(task, np.bincount(codes, minlength=scheme.symbols))
+    total.mean()
     config = uvicorn.Config(
-        Service(folder, study).app(), ws="none", lifespan="on", log_config=None,
+        Service(folder, study), ws="none", lifespan="on", log_config=None,
         access_log=False,  # addresses and times would tell the order of reports
         proxy_headers=False, server_header=False, timeout_keep_alive=15, timeout_graceful_shutdown=30,
         limit_concurrency=_CONNECTIONS,
@@ -376,9 +496,9 @@ def prepare(folder: Path, host: str, port: int) -> tuple[uvicorn.Server, socket.
 def serve(folder: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
     """Serve a study until SIGTERM or SIGINT; ``tell`` gets the address once it listens."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each invalid request
     server, listener, address = prepare(folder, host, port)
     if host not in ("127.0.0.1", "::1", "localhost"):
-        _LOG.warning("without TLS everybody on the way sees the tickets: put a proxy with TLS in front")
+        _LOG.warning("without TLS everybody on the way sees the reports: put a proxy with TLS in front")
     tell(address)
     server.run(sockets=[listener])

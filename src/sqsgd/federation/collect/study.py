@@ -1,14 +1,16 @@
-"""A study: what is asked of its devices, who may report (by signed invitation), how long a round takes."""
+"""A study: what is asked of its devices, when, and who may have its tokens (by signed invitation)."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -21,10 +23,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqsgd._internal import checks
 from sqsgd._internal.files import prepared, put, read_toml, write_atomically
 from sqsgd.core import Scheme
+from sqsgd.federation.collect.tokens import TokenKey
 from sqsgd.training import Settings
 
 KEY = "operator.key"
-_STUDY, _NONCE, _SIGNATURE = 8, 16, 64
+_STUDY, _NONCE, _SIGNATURE = 32, 16, 64
 _CONTEXT = b"sqsgd invitation\0"
 
 
@@ -39,7 +42,7 @@ def new_key(folder: Path) -> str:
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
     """The operator's signing key; ValueError if it is another study's."""
     if not path.is_file():
-        raise ValueError(f"{path} does not exist: only whoever holds the study's {KEY} can invite")
+        raise ValueError(f"{path} does not exist: only the holder of the study's {KEY} can invite")
     try:
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
     except ValueError:
@@ -50,7 +53,7 @@ def read_key(path: Path, public: str) -> Ed25519PrivateKey:
 
 
 def invitations(private: Ed25519PrivateKey, study: str, count: int) -> Iterator[str]:
-    """New invitations to a study. They are random: nothing is kept of them, and none tells who got it."""
+    """New invitations to a study. They are random and not stored, and none reveals its recipient."""
     for _ in range(count):
         content = bytes.fromhex(study) + os.urandom(_NONCE)
         yield _text(content + private.sign(_CONTEXT + content))
@@ -61,10 +64,10 @@ def invitation_number(invitation: object, study: str, public: str) -> str:
 
     Guarantees
     ----------
-    * Every changed bit is refused: tests/collect/test_study.py::test_every_changed_bit_is_refused.
+    * Every changed bit is detected: tests/collect/test_study.py::test_every_changed_bit_is_refused.
     """
     if not isinstance(invitation, str) or not invitation:
-        raise ValueError("this study is for invited devices only, and there is no invitation")
+        raise ValueError("this study is for invited devices only, and no invitation was given")
     try:
         token = base64.urlsafe_b64decode(invitation.encode() + b"=" * (-len(invitation) % 4))
     except (binascii.Error, ValueError):
@@ -85,9 +88,12 @@ def _text(token: bytes) -> str:
     return base64.urlsafe_b64encode(token).decode().rstrip("=")
 
 
+_Content = bytes  # the class below has a field of that name
 STUDY, PAGE, RUN = "study.toml", "page", "run"
 INVITED, OPEN = "invited", "open"
+DRAWN, ONCE = "drawn", "once"
 MOST_SEED = 2**53 - 1  # numbers in JavaScript are exact up to here
+_REQUEST = 1024  # inner requests have a multiple of this many bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,22 +102,28 @@ class Study(Settings):
 
     name: str
     dim: int
-    users: Annotated[int, "Devices that will report, over all rounds."]
+    users: Annotated[int, "Devices that will report."]
     epsilon: float = 8.0
     seed: int = field(default_factory=lambda: secrets.randbelow(MOST_SEED + 1))
     scheme: str = "auto"
     bytes: int = 48
     rounds: int = 40
     softmax: Annotated[bool, "The model is a softmax on features of unit length."] = False
-    admission: Annotated[str, "invited: one report per invitation; open: anybody, slowly."] = INVITED
-    joins_per_minute: Annotated[int, "Rate limit of an open study."] = 600
-    round_seconds: Annotated[float, "Time after which a round ends; longer with too few reports."] = 86400.0
-    ticket_seconds: Annotated[float, "Time that a device has for its report."] = 600.0
-    fewest: Annotated[int, "Reports without which no round ends; 0: half."] = 0
+    visits: Annotated[str, "drawn: each device draws its rounds; once: it reports when it comes."] = DRAWN
+    reports: Annotated[int, "Reports of one user."] = 1
+    begins: Annotated[
+        int, "Unix time of the first round; 0: after a round's time, or now for visits once."
+    ] = 0
+    round_seconds: Annotated[float, "Time that a round is open."] = 86400.0
+    fewest: Annotated[int, "Reports without which a round takes no step; 0: half of those expected."] = 0
+    relay: Annotated[str, "https address of the oblivious relay; empty: none."] = ""
+    admission: Annotated[str, "invited: tokens for an invitation; open: for anybody, slowly."] = INVITED
+    tokens_per_minute: Annotated[int, "Rate limit of an open study."] = 600
     key: str = ""  # the public key of the invitations (Ed25519, hexadecimal)
+    token_key: str = ""  # the public key of the tokens (RFC 9578, base64url)
     # The same in every study, and not in study.toml: a device draws its own noise and keeps no residual.
     secure: bool = field(default=True, init=False)
-    track: bool = field(default=True, init=False)
+    track: bool = field(default=False, init=False)
     clip_norm: float = field(default=0.0, init=False)
     alpha: float = field(default=1.0, init=False)
     beta: float = field(default=1.0, init=False)
@@ -122,32 +134,47 @@ class Study(Settings):
             raise ValueError(f"name = {self.name!r} must be 1 to 100 printable characters")
         checks.integer("dim", self.dim, 1, 2**24)
         checks.integer("users", self.users, 1, 2**31)
-        checks.integer("rounds", self.rounds, 1, min(self.users, 10**6))
+        checks.integer("reports", self.reports, 1, 1000)
+        checks.integer("rounds", self.rounds, 1, min(self.users * self.reports, 10**6))
         checks.integer("seed", self.seed, 0, MOST_SEED)
-        if self.admission not in (INVITED, OPEN):
-            raise ValueError(f"admission = {self.admission!r} must be {INVITED} or {OPEN}")
-        checks.integer("joins_per_minute", self.joins_per_minute, 1, 10**7)
-        checks.real("ticket_seconds", self.ticket_seconds, 1.0, 1e7)
-        checks.real("round_seconds", self.round_seconds, 1.0, 1e9)
-        if self.round_seconds <= self.ticket_seconds:
-            least = f"must be more than ticket_seconds = {self.ticket_seconds:g}"
-            raise ValueError(f"round_seconds = {self.round_seconds:g} {least}, or nobody could join a round")
-        checks.integer("fewest", self.fewest, 0, self.slots)
+        for name, known in (("admission", (INVITED, OPEN)), ("visits", (DRAWN, ONCE))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be {' or '.join(known)}")
+        checks.integer("tokens_per_minute", self.tokens_per_minute, 1, 10**7)
+        checks.integer("begins", self.begins, 0, 2**40)
+        checks.real("round_seconds", self.round_seconds, 0.1, 1e9)
+        checks.integer("fewest", self.fewest, 0, self.expected)
+        local = self.relay.startswith(("http://127.0.0.1:", "http://localhost:"))
+        if self.relay and not (self.relay.startswith("https://") or local):
+            raise ValueError(f"relay = {self.relay!r} must begin with https://")
 
     @property
-    def slots(self) -> int:
-        """Of a round; a remainder of the users gets none."""
-        return self.users // self.rounds
+    def expected(self) -> int:
+        """Reports of a round, if every device reports."""
+        return self.users * self.reports // self.rounds
+
+    @cached_property
+    def description(self) -> _Content:
+        """The answer of ``/study``: all that a device must know, in bytes that never change."""
+        return json.dumps(self.public(), sort_keys=True, separators=(",", ":")).encode()
 
     @cached_property
     def id(self) -> str:
-        """16 hexadecimal digits that differ for other settings."""
-        content = json.dumps(self._stored, sort_keys=True).encode()
-        return hashlib.blake2b(content, digest_size=8, person=b"sqsgd study").hexdigest()
+        """The digest of the description, which devices compare: 64 hexadecimal digits."""
+        return hashlib.sha256(self.description).hexdigest()
 
     @cached_property
     def made_scheme(self) -> Scheme:
         return self.make_scheme(self.dim, once=True)
+
+    @cached_property
+    def tokens(self) -> TokenKey:
+        return TokenKey(base64.urlsafe_b64decode(self.token_key + "=="))
+
+    @cached_property
+    def request_bytes(self) -> int:
+        """Bytes of every inner request: the address, the token and the report fit."""
+        return _REQUEST * -(-(700 + 4 * self.made_scheme.bits // 24) // _REQUEST)
 
     @property
     def _stored(self) -> dict[str, Any]:
@@ -156,20 +183,27 @@ class Study(Settings):
     def public(self) -> dict[str, Any]:
         """What a device must know to make a report, and its owner to decide about it."""
         scheme, privacy = self.made_scheme, self.made_scheme.privacy
-        stages = [stage.identity for stage in (*scheme.transforms, scheme.mechanism)]
-        same = ("name", "bytes", "options", "rounds", "slots", "seed", "admission", "ticket_seconds")
+        same = (
+            "name", "bytes", "options", "seed", "bound", "rounds", "visits", "reports", "begins",
+            "round_seconds", "admission", "token_key", "request_bytes",
+        )  # fmt: skip
         return {
-            "study": self.id,
+            "format": 1,
             **{name: getattr(self, name) for name in same},
             "scheme": scheme.name,
             "dim": scheme.dim,
             "fingerprint": f"{scheme.fingerprint:08x}",
-            "identity": [f"{scheme.name} {scheme.dim}", *stages],
+            "identity": scheme.identity.split("\n"),
             "message_bytes": scheme.bits // 8,
             "epsilon": privacy.epsilon,
             "asked_epsilon": self.epsilon,
             "arithmetic": privacy.arithmetic,
+            "relay": self.relay or None,
         }
+
+    def opens(self, round: int) -> float:
+        """When a round begins by the schedule, in seconds since 1970."""
+        return self.begins + round * self.round_seconds
 
     def write(self, folder: Path) -> None:
         import tomli_w
@@ -177,17 +211,34 @@ class Study(Settings):
         write_atomically(folder / STUDY, tomli_w.dumps(self._stored).encode())
 
 
-def make_study(values: Mapping[str, Any], key: str) -> Study:
+def make_study(values: Mapping[str, Any], key: str, token_key: bytes = b"") -> Study:
     """A new study with everything decided, so that no later version decides otherwise."""
     few = {"bytes": min(Study.bytes, 4 * values["dim"])}  # the default never exceeds the whole gradient
-    study = _study({**few, **values, "key": key}, "the study")
+    made = {**few, **values, "key": key, "token_key": _text(token_key)}
+    made["options"] = {"rotation": "round", **made.get("options", {})}
+    study = _study(made, "the study")
+    if study.scheme == "auto":
+        study = min(_countable(study), key=lambda each: each.made_scheme.nmse)
     scheme = study.made_scheme
-    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
-        lacks = "a study needs a pure local guarantee in exact arithmetic, and this scheme has none"
+    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact" or not scheme.symbols:
+        lacks = "a study needs a pure local guarantee in exact arithmetic, and reports that can be counted"
         raise ValueError(f"scheme = {study.scheme!r}: {lacks}; write scheme = 'auto'")
     softmax = study.softmax and study.optimizer == "sgd"
-    study = study.fitted(scheme, study.slots, rule="softmax" if softmax else "")
-    return dataclasses.replace(study, fewest=study.fewest or max(1, study.slots // 2))
+    study = study.fitted(scheme, study.expected, rule="softmax" if softmax else "")
+    joining = study.round_seconds if study.visits == DRAWN else 0.0
+    begins = study.begins or int(time.time() + joining)
+    return dataclasses.replace(study, begins=begins, fewest=study.fewest or max(1, study.expected // 2))
+
+
+def _countable(study: Study) -> Iterator[Study]:
+    """The study with each scheme whose reports can be counted and that fits its bytes."""
+    yield dataclasses.replace(study, scheme="privunit-index")
+    with contextlib.suppress(ValueError):
+        sparse = dataclasses.replace(
+            study, scheme="sqsgd-stateless", options={**study.options, "code": "sparse"}
+        )
+        if sparse.made_scheme.symbols:
+            yield sparse
 
 
 def load_study(folder: Path) -> Study:
@@ -202,4 +253,6 @@ def load_study(folder: Path) -> Study:
 def _study(values: Mapping[str, Any], where: str) -> Study:
     hints = get_type_hints(Study)
     kinds = {each.name: hints[each.name] for each in fields(Study) if each.init}
+    if missing := [name for name in ("name", "dim", "users") if name not in values]:
+        raise ValueError(f"{where} is incomplete: it has no {', '.join(missing)}")
     return Study(**checks.fields(values, {**kinds, "options": dict}, where))

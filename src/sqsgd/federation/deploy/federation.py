@@ -100,7 +100,7 @@ class Federation:
 
 
 def load_federation(folder: Path) -> Federation:
-    """The federation in a folder; ValueError says what to do if there is none."""
+    """The federation in a folder; without one, a ValueError with the remedy."""
     path = folder / NAME
     if not path.is_file():
         raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")

@@ -59,7 +59,8 @@ def check_settings(federation: Federation) -> None:
     try:
         scheme = asked.make_scheme(dim, visits=federation.rounds)
         task = Task(round=0, client=0, seed=asked.seed, dim=dim, bound=1.0)
-        policy.scheme(make_request(scheme, asked, task, "init", ""))
+        fitted = asked.for_rounds(scheme, clients=federation.nodes, rounds=federation.rounds)
+        policy.scheme(make_request(scheme, fitted, task, "init", ""))
     except Refused as error:
         raise ValueError(f"every node would refuse: {error}") from None
     except ValueError:
@@ -200,7 +201,7 @@ def add_node(folder: Path) -> Path:
 def revoke(folder: Path, name: str) -> tuple[Path, bool]:
     """Revoke a node's key; where it now is, and whether a running nginx refuses it already.
 
-    No other key is refused: tests/deploy/test_nginx.py::test_a_revoked_key_is_refused.
+    Other keys stay valid: tests/deploy/test_nginx.py::test_a_revoked_key_is_refused.
     """
     server = server_folder(folder)
     key, revoked = server / f"nodes/{name}.pub", server / f"revoked/{name}.pub"
@@ -216,7 +217,7 @@ def revoke(folder: Path, name: str) -> tuple[Path, bool]:
 
 
 def server_folder(folder: Path) -> Path:
-    """The server's folder in that of a federation, or itself; ValueError if there is none."""
+    """The server's folder in a federation's folder, or the folder itself; ValueError without one."""
     for server in (folder.absolute(), folder.absolute() / "server"):
         if (server / "superlink.sh").is_file():
             return server

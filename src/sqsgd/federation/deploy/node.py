@@ -29,7 +29,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-DATA_KEYS = ("partition-id", "num-partitions", "dataset", "model")  # those of the ready app
+DATA_KEYS = ("partition-id", "num-partitions", "dataset", "model")  # of the ready app
 AHEAD, BEHIND = 5.0, 305.0  # seconds by which Flower allows a node's clock to be ahead or behind
 
 
@@ -98,7 +98,9 @@ def check_ready(node: Path, address: str) -> None:
     except (ValueError, OSError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{node}: ca.pem, key or key.pub is missing or damaged: {error}") from None
     if ends < datetime.now(UTC):
-        raise ValueError(f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: its federation must be written anew")
+        raise ValueError(
+            f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: its federation must be written again"
+        )
     trust = ssl.create_default_context(cafile=str(node / "ca.pem"))
     connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=10.0, context=trust)
     try:

@@ -20,7 +20,7 @@ echo "$(basename "$0"): this node runs client apps only" >&2
 exit 1
 """
 ALLOWED_APPS = """\
-# The Flower apps that this node runs, one per line; any other that a server sends is refused.
+# The Flower apps that this node runs, one per line; the node refuses all others.
 # `installed` is the app that came with this machine's sqsgd; `sqsgd deploy allow` adds others.
 installed
 """
@@ -37,7 +37,7 @@ def _head(what: str) -> str:
 def server_scripts(federation: Federation) -> dict[str, str]:
     return {
         "superlink.sh": f"""\
-{_head("Flower's SuperLink, for this machine only: whoever reaches it can submit code.")}\
+{_head("Flower's SuperLink, for this machine only: anyone who reaches it can submit code.")}\
 {_FLOWER}[ -e "$here/link.db" ] || rm -rf "$here/registered"  # a new SuperLink has no keys
 exec flower-superlink --host 127.0.0.1 --port {federation.link_port} \\
     --ssl-ca-certfile "$here/ca.pem" --ssl-certfile "$here/server.pem" --ssl-keyfile "$here/server.key" \\
@@ -47,7 +47,7 @@ exec flower-superlink --host 127.0.0.1 --port {federation.link_port} \\
 """,
         "superexec.sh": f"""\
 {_head("Starts the server's part of each run, outside the SuperLink, so that runs survive it.")}\
-{_FLOWER}export SQSGD_RUN="$here/flwr/run.json"  # where a run is written, also of an app that names no folder
+{_FLOWER}export SQSGD_RUN="$here/flwr/run.json"  # where a run is written, even if the app names no folder
 exec flower-superexec --runtime-api-address 127.0.0.1:{federation.link_port} \\
     --root-certificates "$here/ca.pem" --superexec-auth-secret-file "$here/superexec.secret"
 """,
@@ -74,7 +74,7 @@ def nginx(federation: Federation) -> str:
     listen = " ".join(f"listen {host}{federation.port} ssl;" for host in hosts)
     return f"""\
 # Lets nodes reach the Fleet API of Flower's SuperLink, and nobody anything else of it: its Control API, on
-# the same port, authenticates nobody, and whoever reaches it can submit code. Paths are relative to here.
+# the same port, authenticates nobody, and anyone who reaches it can submit code. Paths are relative to here.
 daemon off; pid nginx.pid; worker_processes 1; worker_rlimit_nofile 16384;
 events {{ worker_connections 8192; }}
 http {{

@@ -35,7 +35,7 @@ _MOST_REASONS = 20  # are counted one by one: a server or a node could invent an
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training, in ``run-N.json`` beside its run's folder."""
+    """One training, in ``run-N.json`` next to its run's folder."""
 
     name: str
     run_id: str = ""
@@ -112,9 +112,9 @@ def train(folder: Path, *, app: Path | None = None, resume: bool = False) -> Job
     if not resume:
         job = Job(name=f"run-{int(last.name[4:]) + 1 if last else 1}")
     elif last is None:
-        raise ValueError(f"{server / 'runs'} has no run: there is nothing to resume")
+        raise ValueError(f"{server / 'runs'} has no run: nothing to resume")
     elif last.status == COMPLETED and len(metrics(server, last)) >= federation.rounds:
-        raise ValueError(f"{server / 'runs' / last.name} is completed: there is nothing to resume")
+        raise ValueError(f"{server / 'runs' / last.name} is completed: nothing to resume")
     else:
         job = replace(last, attempts=last.attempts + 1)
     register(server, federation)

@@ -114,7 +114,7 @@ class Round:
                 continue
             try:
                 found[node] = open_report(scheme, _payload(answer), self.tasks[node])
-            except Exception as error:  # whatever a reply holds, the round continues
+            except Exception as error:  # the round continues after any reply
                 found[node] = reason = rejection(error)
                 if answer.problem == NOT_SENT:
                     del self.down[node]
@@ -199,7 +199,7 @@ def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterato
     """Send the messages and yield each answer as it arrives, until all are there or the time is over.
 
     Answers are pulled one at a time, since one that cannot be read would raise for all. An answer is
-    attributed to the node that was asked, whatever it says.
+    attributed to the node that was asked, independently of its content.
     """
     if not messages:
         return

@@ -51,27 +51,30 @@ class SilentNodes:
 
 
 class NodeOrder:
-    """The order in which nodes are asked where each reports once: random, and the server's secret.
+    """The order in which nodes are asked, once in each pass: random, and the server's secret.
 
-    If all nodes that the rounds need are connected when the first begins, they fill the slots of all rounds
-    in one random order: ``scope`` is ``"run"``. Otherwise each round draws from those connected: ``"round"``.
-    The order is kept apart from the results, and written before the nodes of a round are asked.
+    If all nodes that a pass needs are connected when the first begins, they fill the slots of each pass in a
+    random order of its own: ``scope`` is ``"run"``. Otherwise each round draws from those connected:
+    ``"round"``. The order is kept apart from the results, and written before the nodes of a round are asked.
 
     Guarantees
     ----------
-    * No node is asked in two rounds, even if the server is killed in between:
+    * No node is asked in two rounds of a pass, even if the server is killed in between:
       tests/flower/test_once.py::test_each_node_is_asked_once_and_then_nobody_is_left,
       ::test_a_server_that_died_in_a_round_asks_the_same_nodes_again.
-    * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely.
-    * Neither results nor requests tell which node had which slot:
+    * All orders are equally likely: tests/flower/test_once.py::test_all_orders_are_equally_likely. Those of
+      passes are independent: tests/flower/test_several_passes.py::test_each_pass_has_an_order_of_its_own.
+    * Neither results nor requests reveal which node had which slot:
       tests/flower/test_once.py::test_the_results_do_not_tell_who_was_asked_when.
     """
 
-    def __init__(self, per_round: int) -> None:
-        self.per_round = per_round
+    def __init__(self, per_round: int, reports: int = 1) -> None:
+        self.per_round, self.reports = per_round, reports
+        self.length = 0  # of a pass, in rounds; 0: there is one pass of any length
         self.scope: Literal["", "run", "round"] = ""
         self.name = ""  # of the file; empty: nothing is kept
-        self.asked: set[int] = set()  # in the rounds before
+        self.asked: set[int] = set()  # in the rounds of the pass before
+        self._pass = 0
         self._plan: list[int] = []  # the nodes of all slots, round after round
         self._asking: tuple[int, dict[int, int]] = (-1, {})  # a round under way, and the slot of each node
 
@@ -86,25 +89,33 @@ class NodeOrder:
                 f"the secret order of this training's nodes, {name}, is not in {secret_folder()}: without it "
                 f"nodes could be asked twice. Resume where it was begun, or set {FOLDER} to where the file is"
             ) from None
+        if (kept["reports"], kept["length"]) != (self.reports, self.length):
+            raise ValueError(
+                f"this training was begun with reports = {kept['reports']} in passes of {kept['length']} "
+                f"rounds, not {self.reports} of {self.length}: restore both, or choose another out"
+            )
         if kept["per_round"] != self.per_round:
             raise ValueError(
                 f"this training was begun with clients-per-round = {kept['per_round']}, by which its slots "
                 f"were given to nodes, not {self.per_round}: restore it, or start another with another out"
             )
         self.name, self.scope, self._plan, self.asked = name, kept["scope"], kept["plan"], set(kept["asked"])
+        self._pass = kept["pass"]
         begun, slots = kept["asking"]
         self._asking = begun, {int(node): slot for node, slot in slots.items()}
         if begun < round:
             self.done()
 
     def candidates(self, round: int) -> set[int] | None:
-        """The only nodes that may be asked in the round; None: all that were not asked before."""
+        """The only nodes that may be asked in the round; None: every node that was not asked in its pass."""
+        if self.length and (number := round // self.length) != self._pass:
+            self._pass, self.asked = number, set()
         if self._asking[0] == round:  # the server was killed in this round
             return set(self._asking[1])
         return set(self._planned(round)) or None
 
     def slots(self, round: int, nodes: Sequence[int], rounds: int) -> dict[int, int]:
-        """The nodes of a round with their slots; ``nodes`` are connected and were not asked before."""
+        """The nodes of a round with their slots; ``nodes`` are connected, ``candidates`` allows them."""
         connected = set(nodes) - self.asked
         if self._asking[0] != round:
             drawn = {node: slot for slot, node in enumerate(self._drawn(round, nodes, rounds))}
@@ -115,13 +126,16 @@ class NodeOrder:
 
     def _drawn(self, round: int, nodes: Sequence[int], rounds: int) -> Sequence[int]:
         if not self.scope:
-            needed = rounds * self.per_round
+            needed, system = (self.length or rounds) * self.per_round, secrets.SystemRandom()
             self.scope = "run" if round == 0 and 0 < needed <= len(nodes) else "round"
-            self._plan = secrets.SystemRandom().sample(nodes, needed) if self.scope == "run" else []
+            if self.scope == "run":
+                chosen = system.sample(nodes, needed)
+                others = (system.sample(chosen, needed) for _ in range(1, self.reports))
+                self._plan = [*chosen, *(node for order in others for node in order)]
             if self.scope == "round":
                 text = "sqsgd: %s nodes are connected and %s rounds need %s: their order is random within "
                 text += "each round only, not over the whole training"
-                _LOG.warning(text, len(nodes), rounds, needed)
+                _LOG.warning(text, len(nodes), self.length or rounds, needed)
         if planned := self._planned(round):
             return planned
         self.scope = "round"  # more rounds than were planned
@@ -131,7 +145,7 @@ class NodeOrder:
         return self._plan[round * self.per_round : (round + 1) * self.per_round]
 
     def done(self) -> None:
-        """The round is over: whoever was asked is not asked again, whether it answered or not."""
+        """The round is over: its nodes are not asked again, answered or not."""
         self.asked |= set(self._asking[1])
         self._asking = (-1, {})
 
@@ -143,4 +157,5 @@ class NodeOrder:
 
     def _content(self) -> bytes:
         kept = {"per_round": self.per_round, "scope": self.scope, "plan": self._plan, "asking": self._asking}
+        kept |= {"reports": self.reports, "length": self.length, "pass": self._pass}
         return json.dumps({**kept, "asked": sorted(self.asked)}).encode()

@@ -2,7 +2,7 @@
 
 A SuperLink sends every node the app to run, as a bundle (a FAB). A node made by ``sqsgd deploy init`` starts
 apps through this module. The owner's list ``allowed-apps`` has the SHA-256 of each allowed bundle and the
-owner's own folder of that app, which runs if its hash is that of what the server sent.
+owner's own folder of that app, which runs if the server sent the same hash.
 
 Guarantees
 ----------
@@ -23,7 +23,7 @@ Names of Flower's that are not documented, and why they are used:
   there, because Flower has no setting for who may run code on a node;
 * ``flwr.cli.build.build_fab_from_disk``: the bundle of a folder, whose hash owners list;
 * ``flwr.clientapp.client_app.LoadClientAppError``: the one error whose text Flower keeps at the node;
-* ``ClientApp._mods``: where a listed app may have a ``SqsgdMod`` of its own.
+* ``ClientApp._mods``: where a listed app may already have a ``SqsgdMod``.
 """
 
 import hashlib
@@ -111,7 +111,7 @@ def folder_of(sent: str) -> Path:
 class WrappedApp(flwr.clientapp.ClientApp):
     """A listed app, whose answers come from a ``SqsgdMod`` of the node.
 
-    The ``check`` of its own ``SqsgdMod``, whose outcome is told unpaid, is used only if the app is
+    The ``check`` of the app's ``SqsgdMod``, whose outcome is sent unpaid, is used only if the app is
     ``trusted``: the installed ``sqsgd``'s, which looks at no data.
     """
 

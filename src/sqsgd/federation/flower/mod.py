@@ -1,4 +1,4 @@
-"""The client's side: whatever the app computes, what leaves the node is one private report.
+"""The client's side: one private report leaves the node, for any result of the app.
 
 Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this package's ``ClientApp`` does so.
 """
@@ -35,7 +35,7 @@ class SqsgdMod:
 
     Args:
       simulation: a simulation, which protects nobody.
-      check: called for each message; raises Refused. It must not look at data: its outcome is told unpaid.
+      check: called for each message; raises Refused. It must not look at data: its outcome is sent unpaid.
       guarded: a node's owner put it around an app, which may use Ray for itself.
 
     Guarantees
@@ -45,7 +45,7 @@ class SqsgdMod:
     * The ledger is paid, on disk, before the app sees any data, and if it fails, zero is reported:
       tests/flower/test_failing_apps.py::test_paid_before_the_app_runs,
       ::test_nothing_is_computed_on_a_spent_budget, ::test_an_exception_tells_nothing.
-    * A round is answered once: an identical request gets identical bytes, any other is refused:
+    * A round is answered once: an identical request gets identical bytes, all others a refusal:
       tests/flower/test_mod.py::test_a_round_is_answered_once.
     * A gradient that is not finite is answered like any other:
       tests/node/test_answer.py::test_a_computation_that_fails_is_reported_as_zero.
@@ -53,7 +53,7 @@ class SqsgdMod:
       tests/flower/test_mod.py::test_an_app_writes_into_nothing_that_leaves_or_stays.
     * The noise comes from the operating system; no request can change that:
       tests/flower/test_mod.py::test_no_request_gets_seeded_noise.
-    * What the owner does not allow is refused:
+    * The node refuses everything that its owner does not allow:
       tests/flower/test_mod.py::test_a_training_does_not_become_weaker,
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
     """
@@ -119,7 +119,7 @@ class SqsgdMod:
         msg: Message, context: Context, call_next: ClientAppCallable, structure: Structure, weights: Vector
     ) -> Vector:
         """The app's gradient, or the model before minus the model after."""
-        msg.content[wire.MODEL] = wire.model_record(structure, weights)  # as checked, whatever was sent
+        msg.content[wire.MODEL] = wire.model_record(structure, weights)  # as checked, for any message
         reply = call_next(msg, context)
         if reply.has_error():
             raise RuntimeError(f"the app answered with an error: {reply.error}")
@@ -133,7 +133,7 @@ class SqsgdMod:
 
 
 class ClientApp(flwr.clientapp.ClientApp):
-    """Flower's ``ClientApp`` with ``SqsgdMod`` outermost: whatever it computes, one private report leaves."""
+    """Flower's ``ClientApp`` with ``SqsgdMod`` outermost: one private report leaves, for any result."""
 
     def __init__(self, client_fn: Any = None, mods: Sequence[Mod] | None = None) -> None:
         super().__init__(client_fn, [SqsgdMod(), *(mods or [])])
@@ -163,7 +163,7 @@ class ContextState:
 def asked_batch(run_config: Mapping[str, Any], content: RecordDict) -> int | None:
     """The smallest batch in what the server configures, as an app would read it; None if there is none.
 
-    A batch that is not a number counts as zero: an app may read it in a way of its own.
+    A batch that is not a number counts as zero: an app may read it differently.
     """
     records: dict[str, Any] = {**content.config_records, **content.metric_records, wire.REQUEST: run_config}
     found = []

@@ -21,8 +21,8 @@ from sqsgd.learning.problem import LearningProblem, make_problem
 
 _KEYS = ("dataset", "model", "batch", "seed")
 _OPTIONS = (
-    "scheme", "epsilon", "bytes", "lr", "seed", "clients-per-round", "once", "min-answers", "wait-timeout",
-    "evaluate-every", "resume",
+    "scheme", "epsilon", "bytes", "lr", "seed", "clients-per-round", "once", "reports", "min-answers",
+    "wait-timeout", "evaluate-every", "resume",
 )  # fmt: skip
 
 

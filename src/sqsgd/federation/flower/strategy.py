@@ -31,8 +31,9 @@ from sqsgd.privacy.planner import outlook
 from sqsgd.training import RunConfig, Settings
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 from sqsgd.training.run_folder import RunFolder
+from sqsgd.training.settings import MOST_REPORTS
 from sqsgd.training.state import make_record
-from sqsgd.training.summary import about_once, summarise
+from sqsgd.training.summary import about_once, certificate, summarise
 
 _LOG = logging.getLogger("flwr")
 RUN = "SQSGD_RUN"  # a variable that `sqsgd deploy` sets: a file with the folder of the run under way
@@ -50,7 +51,8 @@ class SqsgdStrategy(Strategy):
       settings: what nodes are asked for and how the server steps; or its fields as keywords, such as
         ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``.
       clients_per_round: nodes asked in a round; 0: ``fraction_train`` of the connected ones.
-      once: no node is asked in two rounds, and requests name secret slots, not nodes.
+      once: no node is asked in two rounds of a pass, and requests name secret slots, not nodes.
+      reports: passes through all nodes, each in another secret order; more than 1 implies ``once``.
       fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Its other options are accepted,
         and the log names those that have no effect here.
       min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
@@ -62,7 +64,7 @@ class SqsgdStrategy(Strategy):
 
     Raises:
       ValueError: an option, or a combination of options, is invalid.
-      TypeError: there is no such option.
+      TypeError: an option is unknown.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class SqsgdStrategy(Strategy):
         *,
         clients_per_round: int = 0,
         once: bool = False,
+        reports: int = 1,
         fraction_train: float = 1.0,
         min_train_nodes: int = 0,
         min_available_nodes: int = 2,
@@ -84,10 +87,11 @@ class SqsgdStrategy(Strategy):
         chosen = {key: keywords.pop(key) for key in _SETTINGS if key in keywords}
         _check_flowers(keywords, [*inspect.signature(SqsgdStrategy).parameters, *_SETTINGS])
         if settings is not None and chosen:
-            raise TypeError(f"{', '.join(chosen)} beside settings: give settings or keywords")
+            raise TypeError(f"{', '.join(chosen)} next to settings: give settings or keywords")
         self.asked_for = settings or FederationSettings(**chosen)
         self.clients_per_round = checks.integer("clients-per-round", clients_per_round, 0, 2**31)
-        self.once = self.by_slot = once
+        self.reports = checks.integer("reports", reports, 1, MOST_REPORTS)
+        self.once = self.by_slot = once = once or self.reports > 1
         self.fraction_train = checks.real("fraction_train", fraction_train, 0.0, 1.0)
         self.min_train_nodes = checks.integer("min_train_nodes", min_train_nodes, 0, 2**31)
         available = checks.integer("min_available_nodes", min_available_nodes, 1, 2**31)
@@ -113,7 +117,7 @@ class SqsgdStrategy(Strategy):
         self.name, self.rounds = "", 0
         self.stepped = self.empty = 0  # rounds that moved the model, and the last ones in a row that did not
         self.silent = SilentNodes()
-        self.order = NodeOrder(self.clients_per_round) if once else None
+        self.order = NodeOrder(self.clients_per_round, self.reports) if once else None
         self.current: Round  # the round that was configured last
 
     def prepare(self, grid: Grid, arrays: ArrayRecord, nodes: int) -> None:
@@ -123,8 +127,9 @@ class SqsgdStrategy(Strategy):
         checks.vector("the model's weights", weights, self.structure.dim)
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
-        visits = (self.rounds or 600) * min(1.0, expected / max(1, nodes))
-        self.scheme = self.asked_for.make_scheme(self.structure.dim, visits=visits, once=self.once)
+        apart = max(1.0, nodes / max(1, expected))
+        often = {"visits": (self.rounds or 600) / apart, "apart": apart}
+        self.scheme = self.asked_for.make_scheme(self.structure.dim, **often, once=self.once)
         self.settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
@@ -146,7 +151,7 @@ class SqsgdStrategy(Strategy):
         self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
-        epsilon, reports = self.scheme.privacy.epsilon, 1 if self.once else self.rounds
+        epsilon, reports = self.scheme.privacy.epsilon, self.reports if self.once else self.rounds
         spent = f"; {reports} reports of a node spend {total(epsilon, reports):g}"
         spent = spent if self.scheme.privacy.is_private else ""
         text = "sqsgd: scheme %s: a report has %d bytes and epsilon %g%s"
@@ -170,8 +175,9 @@ class SqsgdStrategy(Strategy):
             **{**asdict(self.settings), "rounds": rounds},
             dataset="data of the nodes",
             model="model of the app",
-            clients=self.clients_per_round * rounds if self.once else max(1, expected),
+            clients=self.clients_per_round * rounds // self.reports if self.once else max(1, expected),
             participation="once" if self.once else "all",
+            reports=self.reports,
             evaluate_every=self.evaluate_every,
             engine="nodes",
         ).to_toml()
@@ -212,7 +218,7 @@ class SqsgdStrategy(Strategy):
         digest = self.structure.digest(self.state.weights)
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
-            asked = make_request(self.scheme, self.settings, task, self.name, digest, by_slot=self.by_slot)
+            asked = make_request(self.scheme, self.settings, task, self.name, digest, **self._slots)
             request = ConfigRecord(asked.to_fields())
             content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
             # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
@@ -226,7 +232,7 @@ class SqsgdStrategy(Strategy):
         """The round's nodes, each with its identity or its slot."""
         round, least = self.state.round, self.min_available_nodes
         if self.order is not None:
-            asked, only = self.order.asked, self.order.candidates(round)
+            only, asked = self.order.candidates(round), self.order.asked
             if only is not None:
                 least = min(enough_answers(self.min_answers, len(only)), len(only))
             may_ask = lambda node: node not in asked and (only is None or node in only)  # noqa: E731
@@ -235,6 +241,10 @@ class SqsgdStrategy(Strategy):
         nodes = wait_for_nodes(grid, least, self.wait_timeout)
         nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
         return {node: node for node in draw(nodes, self._size(len(nodes)), self.settings.seed, round)}
+
+    @property
+    def _slots(self) -> dict[str, Any]:
+        return {"by_slot": self.by_slot, "reports": self.reports if self.by_slot else 1}
 
     def _size(self, connected: int) -> int:
         """How many of the connected nodes a round asks."""
@@ -272,6 +282,9 @@ class SqsgdStrategy(Strategy):
             record = make_record(self.scheme, before, self.state)
             text = "sqsgd: round %s had %s answers, and needs %s: the model is unchanged"
             _LOG.warning(text, before.round + 1, len(last.reports), least)
+        if self.order is not None and self.order.length:
+            sent = before.round // self.order.length + 1
+            record = replace(record, epsilon_total=total(record.epsilon, sent))
         last.record = replace(
             record,
             clients=len(last.reports),
@@ -316,6 +329,13 @@ class SqsgdStrategy(Strategy):
           ClearReplies: the nodes' apps do not use ``SqsgdMod``.
         """
         self.rounds = checks.integer("num_rounds", num_rounds, 0, 2**31)
+        if self.order is not None and self.reports > 1:
+            self.order.length = self.rounds // self.reports
+            if not self.rounds or self.rounds % self.reports:
+                raise ValueError(
+                    f"num_rounds = {num_rounds} cannot be cut into passes of one length, one for each of "
+                    f"reports = {self.reports}"
+                )
         timeout = checks.real("timeout", timeout, 0.0, 1e9)
         result, lines = Result(), list[dict[str, Any]]()
         with contextlib.ExitStack() as stack:
@@ -344,7 +364,9 @@ class SqsgdStrategy(Strategy):
             if problem := nothing_trained(lines):  # before anything is written that would pass for a model
                 raise NoAnswers(problem)
             if self.folder is not None:
-                self.folder.finish(wire.arrays_of(result.arrays), self._summarise(lines))
+                summary = self._summarise(lines)
+                model = wire.arrays_of(result.arrays)
+                self.folder.finish(model, summary, certificate(self.scheme, summary))
             if self.order is not None:
                 self.order.finish()
         return result
@@ -398,10 +420,11 @@ class SqsgdStrategy(Strategy):
         }
         if self.order is not None:
             slots = self.rounds * self.clients_per_round
-            about |= about_once(self.scheme, self.order.scope or "round", lines, seeded=False, slots=slots)
+            each: dict[str, Any] = {"seeded": False, "slots": slots, "reports": self.reports}
+            about |= about_once(self.scheme, self.order.scope or "round", lines, **each)
             _LOG.info("sqsgd: %s", about["central_note"])
         settings = replace(self.settings, rounds=self.rounds)
-        return summarise(lines, self.scheme, settings, once=self.once, **about)
+        return summarise(lines, self.scheme, settings, reports=self.reports if self.once else 0, **about)
 
 
 def _check_flowers(given: Mapping[str, Any], ours: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
@@ -16,12 +17,13 @@ import numpy as np
 
 from sqsgd._internal import files
 from sqsgd._internal.checks import Vector
+from sqsgd._internal.exact import total
 from sqsgd.core import Scheme
 from sqsgd.core.random import secure_rng, seeded_rng
 from sqsgd.federation.node.policy import Policy, Refused, RoundAnswered, note, shortened
 from sqsgd.federation.node.request import Request
 from sqsgd.federation.node.structure import Arrays, Structure
-from sqsgd.privacy.ledger import Ledger, ReportRefused
+from sqsgd.privacy.ledger import BudgetSpent, Ledger, ReportRefused
 from sqsgd.training import client_step, noise_seed
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
@@ -39,11 +41,14 @@ class Kept:
     request: Request
     payload: bytes
     residual: Vector | None = None
+    answered: int = 1
+    """Requests of this training so far."""
 
     def to_bytes(self) -> bytes:
         """A checksum, one line of JSON, and the residual."""
         shape = None if self.residual is None else self.residual.shape
-        about = {"request": self.request.to_fields(), "payload": self.payload.hex(), "residual": shape}
+        about: dict[str, Any] = {"request": self.request.to_fields(), "payload": self.payload.hex()}
+        about |= {"residual": shape, "answered": self.answered}
         residual = b"" if self.residual is None else self.residual.tobytes()
         content = json.dumps(about).encode() + b"\n" + residual
         return hashlib.blake2b(content, digest_size=32).digest() + content
@@ -57,7 +62,8 @@ class Kept:
         if about["residual"] is not None:
             residual = np.frombuffer(rest, np.float32).reshape(about["residual"]).copy()
         payload = bytes.fromhex(about["payload"])
-        return cls(request=Request.from_fields(about["request"]), payload=payload, residual=residual)
+        request, answered = Request.from_fields(about["request"]), int(about["answered"])
+        return cls(request=request, payload=payload, residual=residual, answered=answered)
 
 
 class NodeState(Protocol):
@@ -131,9 +137,15 @@ class FolderState:
         return Ledger(path, witness=policy.witness)
 
     def pay(self, scheme: Scheme, request: Request) -> None:
-        if self._policy is not None:
-            ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
-            ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
+        if self._policy is None:
+            return
+        ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
+        whole, cap = Fraction(total(scheme.privacy.epsilon, request.reports)), Fraction(most)
+        left = min(ledger.left, cap - ledger.spent)
+        if request.reports > 1 and whole > left and self.read(request.name) is None:
+            spent = ledger.spent
+            raise BudgetSpent(ledger.path, whole, spent, min(cap, spent + left), "epsilon")
+        ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +204,8 @@ class Node:
             gradient, failed = self._compute(compute, structure, weights)
             residual = None if kept is None else kept.residual
             payload, residual, unfit = self._encode(scheme, request, gradient, residual)
-            self.state.write(Kept(request=request, payload=payload, residual=residual))
+            answered = 1 if kept is None else kept.answered + 1
+            self.state.write(Kept(request=request, payload=payload, residual=residual, answered=answered))
             zero = failed or unfit
             self._note(request, payload, scheme.privacy.epsilon, **({"zero": zero} if zero else {}))
         return payload
@@ -205,11 +218,12 @@ class Node:
         if kept is None:
             return
         name, round, last = request.name, request.task.round, kept.request
-        once = request.by_slot and self.simulation is None  # slots are for nodes that are asked once
-        if once or round <= last.task.round:
+        real_slot = request.by_slot and self.simulation is None
+        if (real_slot and kept.answered >= last.reports) or round <= last.task.round:
             raise RoundAnswered(f"round {round} of {name!r}, but {last.task.round} was answered already")
         before, now = ({**vars(each), **vars(each.task)} for each in (last, request))
-        for key in ("scheme", "bytes", "options", "dim", "seed", "client"):
+        own = "reports" if real_slot else "client"  # the number of a slot changes with each pass
+        for key in ("scheme", "bytes", "options", "dim", "seed", "by_slot", own):
             if before[key] != now[key]:
                 raise Refused(
                     f"{key} = {now[key]!r} in round {round}, but the training {name!r} began with "
@@ -236,7 +250,7 @@ class Node:
     def _encode(
         self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
     ) -> tuple[bytes, Vector | None, str]:
-        """The report, the new residual, and why zero was reported: no error may tell of divergence."""
+        """The report, the new residual, and the reason for a zero report: no error may reveal divergence."""
         task, scales = request.task, {"alpha": request.alpha, "beta": request.beta}
         seed = None if self.simulation is None else self.simulation.seed
         rng = secure_rng() if seed is None else seeded_rng(noise_seed(seed, task.round, task.client))

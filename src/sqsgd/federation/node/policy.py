@@ -47,9 +47,9 @@ class Policy:
       tests/node/test_policy.py::test_what_the_owner_did_not_allow_is_refused.
     * No report has more bytes, or a smaller batch, than the owner allows:
       tests/node/test_policy.py::test_the_owner_decides_how_much_is_asked.
-    * A misspelt limit is refused, and not left out:
+    * A misspelt limit is an error, and not ignored:
       tests/node/test_policy.py::test_a_misspelt_limit_answers_nothing.
-    * ε is that of the scheme that the node itself makes, not the one that the request states:
+    * ε comes from the scheme that the node itself makes, not from the request:
       tests/node/test_policy.py::test_the_nodes_own_scheme_decides.
     """
 
@@ -61,7 +61,7 @@ class Policy:
     max_bytes: int = ANY_BYTES
     min_batch: int = 1
     require_ledger: bool = False
-    """Whether a missing ledger is refused rather than created, with a full budget."""
+    """True: a missing ledger stops the node; false: it is created, with a full budget."""
     witness: Path | None = None
     """The ledger's second tip, outside ``state_dir``."""
 
@@ -146,7 +146,7 @@ class Policy:
             )
         if scheme.fingerprint != request.fingerprint:
             raise Refused(
-                f"the fingerprint {request.fingerprint:08x} differs from that of this node's scheme "
+                f"the fingerprint {request.fingerprint:08x} differs from this node's scheme "
                 f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
             )
 
@@ -184,7 +184,7 @@ def _path(key: str, value: object) -> Path | None:
     return None if value is None else Path(value)
 
 
-# ---------------------------------------------------------------- what the server is told
+# ---------------------------------------------------------------- sentences for the server
 
 FAILED = "the node failed; its own log says why"
 NOT_ALLOWED = "the node refused: its owner does not allow this"
@@ -216,7 +216,9 @@ def explain(
     """The reason for the server; details of the request as it arrived go to the owner's log and folder."""
     reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
     if reason == FAILED:  # the text may hold data: it stays here
-        log.error("sqsgd: the round failed at this node; the server is told only that it did", exc_info=error)
+        log.error(
+            "sqsgd: the round failed at this node; the server learns only that it failed", exc_info=error
+        )
         return reason
     log.warning("sqsgd: refused: %s", shortened(str(error)))
     about = {"task": asked.get("name"), "round": asked.get("round"), "reason": str(error), "told": reason}
@@ -238,7 +240,7 @@ _MAX_TEXT = 500
 def note(folder: Path, kind: str, entry: Mapping[str, object]) -> None:
     """Append a line to ``answers.jsonl`` or ``refusals.jsonl``, on disk on return.
 
-    The last line before the file is full says so. Answers that were paid for are always noted.
+    The last line before the file is full marks its end. Answers that were paid for are always noted.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{kind}.jsonl"

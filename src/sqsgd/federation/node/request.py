@@ -15,6 +15,7 @@ from sqsgd.core import Scheme
 from sqsgd.core.task import Task
 from sqsgd.federation.node.structure import DIGEST_BYTES, Arrays, Structure, digest, flatten
 from sqsgd.schemes import make_scheme
+from sqsgd.training.settings import MOST_REPORTS
 
 VERSION = 1
 _MAX_OPTIONS = 4096
@@ -24,7 +25,7 @@ _OF_TASK: Mapping[str, type] = {
 }  # fmt: skip
 _OWN: Mapping[str, type] = {
     "name": str, "scheme": str, "epsilon": float, "bytes": int, "options": str, "fingerprint": int,
-    "alpha": float, "beta": float, "model": str, "by_slot": bool,
+    "alpha": float, "beta": float, "model": str, "by_slot": bool, "reports": int,
 }  # fmt: skip
 _FIELDS: Mapping[str, type] = {"version": int, **_OWN, **_OF_TASK}
 
@@ -54,7 +55,9 @@ class Request:
     model: str
     """Digest of the weights that the round starts from."""
     by_slot: bool = False
-    """Nodes are asked once: the task's client is the number of a slot, which says nothing about the node."""
+    """The task's client is the number of a slot, which says nothing about the node."""
+    reports: int = 1
+    """How often the node is asked in the training, if it is asked by slot."""
 
     def make_scheme(self) -> Scheme:
         budget: Any = {"dim": self.task.dim, "epsilon": self.epsilon, "bytes": self.bytes}
@@ -64,7 +67,8 @@ class Request:
     def identity(self) -> str:
         """A digest of everything that a report depends on: equal requests may have equal answers."""
         scheme = (self.scheme, self.fingerprint, self.alpha, self.beta)
-        content = self.task.binding + repr((self.name, *scheme, self.model, self.by_slot)).encode()
+        asked = (self.model, self.by_slot, self.reports)
+        content = self.task.binding + repr((self.name, *scheme, *asked)).encode()
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
     def to_fields(self) -> dict[str, Any]:
@@ -105,6 +109,7 @@ class Request:
             for key, most in (("alpha", 1e6), ("beta", 1e6), ("epsilon", math.inf)):
                 checks.real(key, values[key], 0.0, most)
             checks.integer("bytes", values["bytes"], 1, 2**37)
+            checks.integer("reports", values["reports"], 1, MOST_REPORTS)
             if not values["name"].isprintable() or not 1 <= len(values["name"]) <= 150:
                 raise ValueError("name must be 1 to 150 printable characters")
             if len(bytes.fromhex(values["model"])) != DIGEST_BYTES:

@@ -48,7 +48,7 @@ class FederationSettings(Settings):
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for each in fields(Settings):  # requests and files need exact types, also where NumPy's are given
+        for each in fields(Settings):  # requests and files need exact types, not NumPy's
             if each.type in ("float", "int"):
                 exact = float if each.type == "float" else int
                 object.__setattr__(self, each.name, exact(getattr(self, each.name)))
@@ -57,16 +57,16 @@ class FederationSettings(Settings):
         if self.sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
-    def make_scheme(self, dim: int, *, visits: float = 1.0, once: bool = False) -> Scheme:
-        """The scheme for a model of ``dim`` weights; ``once``: each node reports once, and is not named."""
+    def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
+        """The scheme for a model of ``dim`` weights; ``once``: nodes report by slot, and are not named."""
         budget: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.bytes}
-        name = self.scheme
+        name, options = self.scheme, self.options
         if name == "auto" and self.sends == "delta":
             sparse = not self.options and not make_scheme("sqsgd-stateless", **budget).follows_norms
             name = "sqsgd-stateless" if sparse else "sqsgd"
         elif name == "auto":
-            name = automatic_scheme(**budget, visits=visits, options=self.options)
-        scheme = make_scheme(name, **budget, **self.options)
+            name, options = automatic_scheme(**budget, visits=visits, apart=apart, options=options)
+        scheme = make_scheme(name, **budget, **options)
         if once and scheme.residual:
             raise ValueError(
                 f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
@@ -90,16 +90,18 @@ class FederationSettings(Settings):
             rate = learning_rate(scheme, clients, self.optimizer, rounds=rounds or 600, bound=bound)
             rate *= 1.0 if falls else 0.5
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Settings)}
-        values |= {"scheme": scheme.name, "bound": bound, "lr": rate, "rounds": rounds}
+        options = {**self.options, "average": scheme.average} if scheme.average else self.options
+        values |= {"scheme": scheme.name, "options": options, "bound": bound, "lr": rate, "rounds": rounds}
         return Settings(**values | {"decay": "linear" if falls else "none"})
 
 
 def make_request(
-    scheme: Scheme, settings: Settings, task: Task, name: str, model: str, *, by_slot: bool = False
+    scheme: Scheme, settings: Settings, task: Task, name: str, model: str, **slots: Any
 ) -> Request:
+    """The request for a task; ``slots``: fields of ``Request`` where nodes are asked by slot."""
     same: dict[str, Any] = {"scheme": scheme.name, "fingerprint": scheme.fingerprint}
     same |= {key: getattr(settings, key) for key in ("epsilon", "bytes", "options", "alpha", "beta")}
-    return Request(name=name, task=task, model=model, by_slot=by_slot, **same)
+    return Request(name=name, task=task, model=model, **slots, **same)
 
 
 def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:

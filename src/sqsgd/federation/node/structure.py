@@ -77,7 +77,7 @@ def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
         types="".join(array.dtype.char for array in floats.values()),
     )
     if not structure.dim:
-        raise ValueError("the model has no array of floats: there is nothing to train")
+        raise ValueError("the model has no array of floats to train")
     return structure, structure.flatten(arrays)
 
 

@@ -1,4 +1,4 @@
-"""The client's side: whatever an executor computes, what leaves is one private report.
+"""The client's side: one private report leaves, for any result of an executor.
 
 ``SqsgdFilter`` is a filter of task data, in the site's ``privacy.json`` or in a job.
 """
@@ -81,7 +81,7 @@ class SqsgdFilter(Filter):
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Guard the executor of any task, whatever tasks the filter is listed for."""
+        """Guard the executor of any task, even if the filter is not listed for it."""
         if event_type == EventType.BEFORE_TASK_EXECUTION:
             self._guard(fl_ctx)
 
@@ -121,7 +121,7 @@ class PrivateExecution:
         """Answer one task. It does not raise: NVFlare would tell the server about it."""
 
         def compute(structure: Structure, weights: Vector) -> Vector:
-            model = DXO(DataKind.WEIGHTS, data=structure.sent(weights))  # as checked, whatever was sent
+            model = DXO(DataKind.WEIGHTS, data=structure.sent(weights))  # as checked, for any task
             with _public_properties_kept(fl_ctx):
                 result = self._execute(task_name, model.update_shareable(shareable), fl_ctx, abort_signal)
             return shareables.change_of(result, structure, weights)
@@ -188,7 +188,7 @@ def _check_logs(fl_ctx: FLContext) -> None:
 def private_log(folder: Path) -> logging.Logger:
     """A logger that writes to ``log.txt`` in ``folder`` and nowhere else: NVFlare streams and shows its own.
 
-    A failure, too, is told nobody: tests/nvflare/test_client.py::test_nothing_reaches_other_handlers,
+    A failure is not reported either: tests/nvflare/test_client.py::test_nothing_reaches_other_handlers,
     ::test_no_failure_is_told.
     """
     log = logging.Logger("sqsgd", logging.INFO)  # not from getLogger: it has no parent

@@ -33,7 +33,7 @@ class SqsgdAggregator(Aggregator):
 
     Guarantees
     ----------
-    * An invalid answer is rejected, and none counts twice:
+    * Invalid answers do not count, and valid ones count once:
       tests/nvflare/test_aggregator.py::test_an_invalid_answer_is_rejected.
     * A round without answers, or with few of many, stops the job:
       tests/nvflare/test_aggregator.py::test_a_round_without_answers_stops_the_job,
@@ -99,7 +99,7 @@ class SqsgdAggregator(Aggregator):
         return self._state
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
-        """Whether an answer is a valid report of this round; whatever it holds, the round continues."""
+        """Whether an answer is a valid report of this round; the round continues either way."""
         name = fl_ctx.get_peer_context().get_identity_name()
         with self._lock:
             try:

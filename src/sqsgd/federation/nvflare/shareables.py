@@ -35,7 +35,7 @@ def write_request(task_data: Shareable, request: Request) -> None:
 
 
 def request_fields(task_data: Shareable) -> Mapping[str, object]:
-    """The fields of a request as they arrived; none if there is no request."""
+    """The fields of a request as they arrived; none without a request."""
     fields = task_data.get_header(REQUEST)
     return fields if isinstance(fields, dict) else {}
 
@@ -44,7 +44,7 @@ def read_request(task_data: Shareable, client: int) -> Request:
     """The request of a task's data to this client; raises MalformedRequest."""
     fields = request_fields(task_data)
     if not fields:
-        raise NotAsked(f"there is no header {REQUEST!r}: the server does not use SqsgdAggregator")
+        raise NotAsked(f"the header {REQUEST!r} is missing: the server does not use SqsgdAggregator")
     if _CLIENT in fields:
         raise MalformedRequest("the request names a client; one for all clients names none")
     return Request.from_fields({**fields, _CLIENT: str(client)})

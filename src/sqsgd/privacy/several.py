@@ -1,0 +1,170 @@
+"""How many reports of each user, at which local ε, have the least error under a central and a local limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqsgd._internal import checks
+from sqsgd.privacy.certificate import MOST_REPORTS, CentralGuarantee, Order, central_guarantee
+from sqsgd.privacy.planner import automatic_scheme, once_outlook
+from sqsgd.schemes import make_scheme
+
+_TRIED = tuple(2.0**i for i in range(-2, 4))  # local ε of a report; near the best, others too
+_CLOSE = 0.99  # of the central limit: more reports would hardly matter
+_FIRST, _TRIES = 64, 12  # the first number of reports whose central ε is computed, and the most numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """``reports`` of each user at one local ε."""
+
+    scheme: str
+    epsilon: float
+    reports: int
+    message_bytes: int
+    nmse_mean: float
+    """The error of the mean over all reports of all users, relative to |x| = bound."""
+    warning: str
+    """If little or nothing will be learned by a softmax on features of unit length; else empty."""
+    central: CentralGuarantee
+
+    @property
+    def local(self) -> float:
+        """The local ε of all reports of a user."""
+        return self.central.local_epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralPlan:
+    """For rising local ε of a report, the most reports within both limits; the best of these splits."""
+
+    dim: int
+    users: int
+    best: Split
+    splits: tuple[Split, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        splits = [{**asdict(each), "central": each.central.to_dict()} for each in self.splits]
+        best = splits[self.splits.index(self.best)]
+        return {"dim": self.dim, "users": self.users, "best": best, "splits": splits}
+
+
+def plan_several(
+    *,
+    dim: int,
+    bytes: int,
+    users: int,
+    delta: float,
+    central: float,
+    local: float = math.inf,
+    visit: int = 0,
+) -> SeveralPlan:
+    """The splits of a budget into reports, of which the best has the least error of the mean.
+
+    Args:
+        dim: The number of weights.
+        bytes: The budget for the packed codes of a report.
+        users: Of the run; each reports once in each pass.
+        delta: The δ of the central guarantee.
+        central: The limit of the central ε.
+        local: The limit of the local ε of all reports of a user.
+        visit: The users of a round, if each sends all reports in one visit; 0: passes.
+
+    Raises:
+        ValueError: If a value is out of range, or no number of reports keeps the limits.
+
+    Guarantees
+    ----------
+    * Every split keeps both limits, and some more reports would not:
+      tests/privacy/test_several.py::test_every_split_keeps_the_limits_and_some_more_reports_would_not.
+
+    >>> plan = plan_several(dim=3920, bytes=48, users=60000, delta=1e-6, central=0.3, local=16.0)
+    >>> plan.best.epsilon * plan.best.reports <= 16, plan.best.central.epsilon <= 0.3
+    (True, True)
+    """
+    checks.positive("central", central)
+    if not local > 0:
+        raise ValueError(f"local = {local!r} must be positive")
+    checks.integer("users", users, 2, 2**53)
+    if checks.integer("visit", visit, 0, 2**53) > users:
+        raise ValueError(f"a round cannot have {visit:,} users: there are {users:,}")
+    limits: dict[str, Any] = {"dim": dim, "bytes": bytes, "users": users, "delta": delta}
+    limits |= {"central": central, "local": local, "visit": visit}
+    found = [split for epsilon in _TRIED if (split := _most(epsilon, **limits))]
+    if not found:
+        raise ValueError(
+            f"central = {central:g} with local = {local:g} allows no report of epsilon {_TRIED[0]:g} or more "
+            f"from {visit or users:,} users"
+        )
+    for step in (2**0.5, 2**0.25, 1.0):
+        best = min(found, key=lambda each: each.nmse_mean)
+        near = [best.epsilon / step, best.epsilon * step, *(local / (best.reports + i) for i in (0, 1))]
+        near = [epsilon * (1 - 2**-40) for epsilon in near if _TRIED[0] <= epsilon <= 2 * _TRIED[-1]]
+        for epsilon in near:
+            if not any(math.isclose(epsilon, each.epsilon) for each in found):
+                found += [split for split in [_most(epsilon, **limits)] if split]
+    splits = tuple(sorted(found, key=lambda each: each.epsilon))
+    best = min(splits, key=lambda each: each.nmse_mean)
+    return SeveralPlan(dim=dim, users=users, best=best, splits=splits)
+
+
+def _most(
+    epsilon: float,
+    *,
+    dim: int,
+    bytes: int,
+    users: int,
+    delta: float,
+    central: float,
+    local: float,
+    visit: int,
+) -> Split | None:
+    """The most reports within the limits, up to about two percent where the central one decides."""
+    if epsilon > local:
+        return None
+    name, _ = automatic_scheme(dim=dim, epsilon=epsilon, bytes=bytes)
+    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes)
+    order: Order = "round" if visit else "run"
+    kept: CentralGuarantee | None = None
+    low, high = 0, min(MOST_REPORTS, math.floor(min(local / scheme.privacy.epsilon, MOST_REPORTS))) + 1
+    guess = min(_FIRST, high - 1)
+    for _ in range(_TRIES):
+        if high - low < 2 or (kept and kept.epsilon > _CLOSE * central):
+            break
+        found = central_guarantee(scheme, visit or users, delta, order, guess)
+        if found.epsilon <= central and found.local_epsilon <= local:
+            low, kept = guess, found
+        else:
+            high = guess
+        # As if the privacy loss were Gaussian: its square grows with the number of reports.
+        ratio = (_gaussian(central, delta) / _gaussian(found.epsilon, delta)) ** 2
+        guess = min(max(math.floor(guess * ratio * (1 + _CLOSE) / 2), low + 1), high - 1)
+    if kept is None:
+        return None
+    return Split(
+        scheme=scheme.name,
+        epsilon=scheme.privacy.epsilon,
+        reports=low,
+        message_bytes=scheme.bits // 8,
+        nmse_mean=scheme.nmse / (users * low),
+        warning=once_outlook(scheme, users * low),
+        central=kept,
+    )
+
+
+def _gaussian(epsilon: float, delta: float) -> float:
+    """μ of the Gaussian mechanism with this (ε, δ)."""
+    low, high = 0.0, 1e3
+
+    def below(bound: float) -> float:
+        return math.erfc(-bound / math.sqrt(2)) / 2
+
+    for _ in range(60):
+        mu = (low + high) / 2
+        tail = below(-mu / 2 - epsilon / mu)
+        spent = below(mu / 2 - epsilon / mu) - (math.exp(min(epsilon, 700.0)) * tail if tail else 0.0)
+        low, high = (mu, high) if spent < delta else (low, mu)
+    return high
