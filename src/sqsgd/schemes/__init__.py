@@ -4,8 +4,6 @@ Tests over all rows (tests/schemes) hold what private schemes promise: exact ε 
 estimates (test_estimates.py). Docstrings say where a scheme promises less.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from types import MappingProxyType
@@ -103,6 +101,6 @@ def make_scheme(
         if option not in known:
             takes = ", ".join(known) if known else "none"
             raise ValueError(f"{option} = {value!r}: {name!r} has no such option (options: {takes})")
-        if parameters[option].annotation == "bool" and not isinstance(value, bool):
+        if parameters[option].annotation is bool and not isinstance(value, bool):
             raise ValueError(f"{option} = {value!r} must be true or false")
     return SCHEMES[name](dim=dim, epsilon=epsilon, bytes=bytes, **options)

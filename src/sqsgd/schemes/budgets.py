@@ -1,7 +1,5 @@
 """Privacy and communication budgets: checking them, and what fits into a number of bytes."""
 
-from __future__ import annotations
-
 import math
 
 from sqsgd._internal import checks

@@ -1,7 +1,5 @@
 """Schemes without privacy, the baselines: FedSGD, QSGD, TernGrad and Deep Gradient Compression."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right

@@ -4,8 +4,6 @@
 Chen, IJCAI 2021) differ in the channel. ``fedsel`` (Liu et al., DASFAA 2020) chooses coordinates privately.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """cpSGD (Agarwal et al. 2018): quantised coordinates plus binomial noise, private only in the sum."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace

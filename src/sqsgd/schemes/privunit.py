@@ -4,8 +4,6 @@
 a Gaussian. A budget of bytes rounds rotated coordinates of the direction to a grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 SQKR and PrivUnit_∞ send one bit per rotated coordinate, and privatise all bits together.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """sqSGD per record: a silo's report hides each of its records, from the server too."""
 
-from __future__ import annotations
-
 import math
 
 from sqsgd._internal import checks

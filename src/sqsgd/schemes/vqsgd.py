@@ -1,7 +1,5 @@
 """vqSGD (Gandikota et al. 2021) with the cross-polytope: a random vertex, by randomised response, b times."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from dataclasses import dataclass

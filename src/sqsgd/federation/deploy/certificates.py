@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650  # the server's certificate is renewed several times before nodes need a new authority's
@@ -44,7 +37,7 @@ def make_authority(days: int) -> Pair:
 
 def make_server_pair(authority: bytes, hosts: Sequence[str], days: int) -> Pair:
     """A key and a certificate for a server with these hosts, signed with the authority's private key."""
-    key, signer = ec.generate_private_key(ec.SECP384R1()), load_pem_private_key(authority, None)
+    key, signer = ec.generate_private_key(ec.SECP384R1()), serialization.load_pem_private_key(authority, None)
     extensions = [
         (x509.SubjectAlternativeName([general_name(host) for host in hosts]), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -60,20 +53,24 @@ def renewed(authority: bytes, certificate: bytes, days: int) -> bytes:
     """The certificate, valid from now on."""
     old = x509.load_pem_x509_certificate(certificate)
     extensions = [(each.value, each.critical) for each in old.extensions]
-    return _signed(load_pem_private_key(authority, None), old.subject, old.public_key(), extensions, days)
+    return _signed(
+        serialization.load_pem_private_key(authority, None), old.subject, old.public_key(), extensions, days
+    )
 
 
 def make_node_pair(comment: str) -> Pair:
     """A node's ECDSA P-384 key in OpenSSH's format, which Flower requires."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption())
     return Pair(private, public + f" {comment}\n".encode())
 
 
 def pem_of_openssh(public: bytes) -> bytes:
     """A node's public key as Flower sends it; ValueError if it is none."""
-    return load_ssh_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return serialization.load_ssh_public_key(public).public_bytes(
+        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def expiry(certificate: Path) -> datetime:
@@ -111,4 +108,4 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, serialization.NoEncryption())
