@@ -133,7 +133,7 @@ def about_once(
 
     Args:
         scheme: The scheme of the reports.
-        order: Users fill all slots of a pass at random (``"run"``), or the slots of a round (``"round"``).
+        order: Users fill all slots of a pass (``"run"``) or of a round (``"round"``) in random order.
         lines: The metrics.
         seeded: The order came from a public seed.
         slots: Their number, if users may come and go; if one is empty, no order over a pass is uniform.
@@ -162,7 +162,7 @@ def about_once(
         users = sum(counts)
     fewest = min((count for count in counts if count or one_visit), default=0)
     where = "over the whole run" if order == "run" else "within each round"
-    again = ", drawn anew for each report" if reports > 1 else ""
+    again = ", another order for each report" if reports > 1 else ""
     secret = f"secret: random {where}{again}, known to the server alone"
     credited: Order = "round" if gaps else order
     counted = users if credited == "run" else fewest
@@ -172,11 +172,11 @@ def about_once(
         "order": order,
         "order_seeded": seeded,
         "order_note": "seeded: the central figure is a simulation's" if seeded else secret,
-        **_central(scheme, counted, credited, reports, seeded=seeded),
+        **central(scheme, counted, credited, reports, seeded=seeded),
     }
 
 
-def _central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
+def central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
     """The certified guarantee, or a note that says why there is none."""
     try:
         if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
