@@ -110,7 +110,8 @@ function showWay(sealed) {
   const { relay } = visit.terms, size = sealed ? `${sealed.toLocaleString("en")} bytes, as every request: ` : "";
   find("way").textContent = relay ? `${size}sealed, through the relay ${new URL(relay).host}` : "directly to the service";
   find("who").textContent = relay
-    ? "The relay sees your address and not the bytes; the service sees the bytes and not your address."
+    ? "The relay sees your address and not the bytes, the service the bytes and not your address. " +
+      "If they work together, or the relay replaces the service's keys, the noise alone protects you: see below."
     : "The service sees the bytes and your address. It does not log addresses unless its operator changed that.";
 }
 
