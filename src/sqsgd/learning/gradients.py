@@ -4,8 +4,6 @@ The order is that of ``model.parameters()``, trainable ones only, each in row-ma
 computed in parallel, or many at once: by a kernel for softmax models, else by ``vmap``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes

@@ -1,7 +1,5 @@
 """Gradients of single records, and their sum: what a guarantee per record is about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ mechanism with ρ (1 + 2^-30): docs/proofs/discrete-gaussian.md. So the tight pr
 Reports of sampled records are composed by dp-accounting, whose estimates are upper bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

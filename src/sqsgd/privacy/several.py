@@ -1,7 +1,5 @@
 """How many reports of each user, at which local ε, have the least error under a central and a local limit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
