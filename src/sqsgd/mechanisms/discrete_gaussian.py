@@ -1,7 +1,5 @@
 """The discrete Gaussian: exact draws, and the mechanism that adds it to a sum of records."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -158,6 +156,7 @@ class RecordNoise(Mechanism):
     reports: int
     rate: float
     turns: int
+    longest, keeps_length = _HALF, True
 
     @property
     def identity(self) -> str:
@@ -218,14 +217,6 @@ class RecordNoise(Mechanism):
     def deviation(self) -> float:
         """σ / L: the noise of each coordinate of the sum, over the bound of a record."""
         return math.sqrt(self.square) / REACH
-
-    @property
-    def longest(self) -> float:
-        return _HALF
-
-    @property
-    def keeps_length(self) -> bool:
-        return True
 
     @cached_property
     def _padded(self) -> int:
