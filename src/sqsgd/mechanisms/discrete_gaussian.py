@@ -84,11 +84,7 @@ class DiscreteGaussian:
     def _tried(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
         """``count`` candidates, without the rejected ones."""
         coarse, words, chances = self._table.draw_many(count, rng), rng.words(count), rng.words(count)
-        fine = (
-            (words >> np.uint64(64 - self.shift)).astype(np.int64)
-            if self.shift
-            else np.zeros(count, np.int64)
-        )
+        fine = (words >> np.uint64(1) >> np.uint64(63 - self.shift)).astype(np.int64)  # the leading bits
         negative = (words & np.uint64(1)).astype(bool)
         size = (coarse << self.shift) + fine
         kept = self._kept(coarse, fine, chances, rng) & ~(negative & (size == 0))
@@ -173,15 +169,8 @@ class RecordNoise(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(
-            epsilon=self.epsilon,
-            notion="record",
-            delta=self.delta,
-            rho=self.rho,
-            rate=self.rate,
-            turns=self.turns,
-            reports=self.reports,
-        )
+        same = ("epsilon", "delta", "rho", "rate", "turns", "reports")
+        return Privacy(notion="record", **{name: getattr(self, name) for name in same})
 
     def randomize(self, x: Vector | RecordSum, bound: float, rng: Rng) -> Columns:
         if not isinstance(x, RecordSum):
