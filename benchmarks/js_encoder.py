@@ -41,7 +41,7 @@ def random_scheme(random: np.random.Generator) -> Scheme:
     epsilon = float(10 ** random.uniform(-1, 1.5))
     if kind < 2:
         near = int(random.integers(1, min(padded(dim), 300) + 1))
-        return privunit_index(dim, epsilon, nearest=near)
+        return privunit_index(dim, epsilon, nearest=near, rotation="round" if kind else "client")
     size = padded(dim) if random.random() < 0.4 else 1 << int(random.integers(0, dim.bit_length()))
     rotate = Rotate(rounds=2)
     if kind % 2:

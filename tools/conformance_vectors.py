@@ -107,6 +107,10 @@ def _schemes() -> dict[str, Scheme]:
             name="sqsgd-stateless", dim=300, transforms=(_ROTATE,),
             mechanism=_sparse(512, 12, 5, 4, 20.0, None),
         ),
+        "sparse-round": Scheme(
+            name="sqsgd-stateless", dim=120, transforms=(replace(_ROTATE, shared=True),),
+            mechanism=_sparse(128, 12, 5, 4, 20.0, None),
+        ),
         "sparse-block": Scheme(
             name="sqsgd", dim=150, transforms=block, residual=True,
             mechanism=_sparse(64, 24, 9, 6, 10.5, ScalarDP(maximum=1.0, epsilon=2.0, levels=2)),

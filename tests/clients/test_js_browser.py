@@ -1,54 +1,66 @@
-"""The JavaScript client in a real browser: reports, and the ledger in IndexedDB through crashes."""
+"""The JavaScript client in a real browser against the real service: crashes, tabs, services that lie."""
 
 import base64
+import contextlib
 import json
+import shutil
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyhpke", reason="needs pip install 'sqsgd[collect]'")
+
 from chromium import Chromium, find_chromium
+from devices import make, served, wait_until
 from javascript import client
 
-from sqsgd import Task, make_scheme
+from sqsgd.federation.collect.database import SqliteDatabase
+from sqsgd.federation.collect.intake import task_of
+from sqsgd.federation.collect.rounds import full_status, opened
+from sqsgd.federation.collect.service import Service
 
-IDENTITY = "privunit-index 3920\nrotate 2 shared=0\nnearest 25 of 8192 vertices 8.0"
-TASK = {"round": 3, "client": "12", "seed": "99", "dim": 3920, "bound": 0.5}
-PREPARE = f"""
-  globalThis.scheme = new sqsgd.Scheme({json.dumps(IDENTITY)}, 2);
-  globalThis.task = sqsgd.makeTask({json.dumps(TASK)});
-  globalThis.gradient = Float32Array.from({{length: 3920}}, (_, i) => Math.sin(i) / 100);
+EPSILON = 0.5  # so small that a report that is encoded again differs
+PREPARE = """
   globalThis.hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  globalThis.drawn = 0;
-  globalThis.report = (study, other = task, from = scheme) => ledger
-    .report(study, from, other, () => {{ drawn++; return gradient; }})
-    .then(hex, (error) => error.reason ?? String(error));
+  globalThis.gradient = Float32Array.from({length: 16}, (_, i) => Math.sin(i) / 100);
+  globalThis.computed = 0;
+  globalThis.sent = [];
+  globalThis.onsend = ({message}) => { sent.push(hex(message)); console.info(hex(message)); };
+  globalThis.compute = () => { computed++; return gradient; };
+  globalThis.begin = (options) => sqsgd.Visit.begin(ledger, location.origin, {onsend, ...options});
+  globalThis.said = (error) => error.reason ?? (error.code || String(error));
+  globalThis.report = (work = compute, options = {}) =>
+    begin(options).then((visit) => visit.report(work)).catch(said);
+  globalThis.parts = () => ledger.parts().then((all) => all.map(({reports}) => reports.map((report) =>
+    ({...report, blind: report.blind && String(report.blind.r), token: report.token && hex(report.token)}))));
+  globalThis.usual = fetch;
+  globalThis.instead = (path, answer) => { globalThis.fetch = (url, options) =>
+    String(url).includes(path) ? answer(url, options) : usual(url, options); };
 """
-
-
 EMPTY = """indexedDB.databases().then((all) => Promise.all(all.map(({name}) =>
   new Promise((resolve) => { indexedDB.deleteDatabase(name).onsuccess = () => resolve(); }))))"""
+LOST = "() => Promise.reject(new TypeError('lost'))"
 
 
 class Device:
-    """A browser with a profile on disk, whose page has loaded the minified client."""
+    """A browser with a profile on disk, whose page comes from the service."""
 
-    def __init__(self, folder: Path, cap: float = 8.0) -> None:
+    def __init__(self, folder: Path, url: str, cap: float = 100.0) -> None:
         program = find_chromium()
         if program is None:
             pytest.skip("no Chromium: apt-get install chromium, or name one in $SQSGD_CHROMIUM")
-        self.code = base64.b64encode((client() / "dist/sqsgd.min.js").read_bytes()).decode()
-        self.page = folder / "page.html"
-        self.page.write_text("<!doctype html><title>device</title>")
         self.browser = Chromium(program, folder / "profile")
-        self.load(cap)
+        self.browser.connect(online=True)
+        self.load(url, cap)
 
-    def load(self, cap, *, empty=False):
+    def load(self, url, cap=100.0, *, empty=False):
         """Load the page; ``empty``: with nothing left of what was stored before."""
-        self.browser.open(self.page)
+        self.browser.open(url)
         if empty:
             self.run(EMPTY)
-        module = f"data:text/javascript;base64,{self.code}"
-        self.run(f"import('{module}').then((all) => {{ globalThis.sqsgd = all; }})")
+        self.run("import('/sqsgd.js').then((all) => { globalThis.sqsgd = all; })")
         self.run(f"(() => {{ {PREPARE} }})()")
         self.run(f"sqsgd.Ledger.open({cap}).then((ledger) => {{ globalThis.ledger = ledger; }})")
 
@@ -61,195 +73,333 @@ class Device:
         self.browser._process.wait()
 
 
+class Server:
+    """A study of single visits, its service, and the reports that it was asked to take."""
+
+    def __init__(self, folder, stack, patch, **values):
+        settings = {"admission": "open", "users": 1000, "rounds": 1, "fewest": 1, "epsilon": EPSILON}
+        self.folder, self.study = folder, make(folder, **{**settings, **values})
+        (folder / "page").mkdir()
+        (folder / "page/index.html").write_text("<!doctype html><link rel=icon href=data:>")
+        shutil.copy(client() / "dist/sqsgd.min.js", folder / "page/sqsgd.js")
+        self.asked, answer = [], Service.answer
+
+        async def watched(service, request):
+            self.asked.append(request)
+            return await answer(service, request)
+
+        patch.setattr(Service, "answer", watched)
+        self.url = stack.enter_context(served(folder))
+
+    @property
+    def bodies(self):
+        """For each token the different requests that held it."""
+        found = defaultdict(set)
+        for request in self.asked:
+            if request.path == "/report":
+                found[json.loads(request.body)["token"]].add(request.body)
+        return found
+
+    @property
+    def accepted(self):
+        with opened(self.folder) as (study, database):
+            return full_status(database, study)["all_reports"]
+
+    def codes(self):
+        """The symbols of all reports."""
+        for body in set().union(*self.bodies.values()):
+            found = json.loads(body)
+            message = base64.urlsafe_b64decode(found["report"] + "==")
+            yield self.study.made_scheme.open(message, task_of(self.study, found["round"]))[0][0]
+
+
 @pytest.fixture
-def start(tmp_path):
-    """Starts a browser, always with the same profile; the last one is closed at the end."""
-    started = []
+def start(tmp_path, monkeypatch):
+    """Starts a study and a browser, later again with the same profile; the last one is closed at the end."""
+    browsers, found = [], {}
+    with contextlib.ExitStack() as stack:
 
-    def make(cap=8.0):
-        started.append(Device(tmp_path, cap))
-        return started[-1]
+        def begin(**values):
+            if not found:
+                found["server"] = Server(tmp_path / "study", stack, monkeypatch, **values)
+            browsers.append(Device(tmp_path, found["server"].url))
+            return browsers[-1], found["server"]
 
-    yield make
-    for each in started[-1:]:
-        each.browser.close()
+        yield begin
+        for each in browsers[-1:]:
+            each.browser.close()
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One browser for all tests that do not kill it."""
-    device = Device(tmp_path_factory.mktemp("shared"))
-    yield device
-    device.browser.close()
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("shared")
+        device = Device(folder, Server(folder / "study", stack, patch).url)
+        yield device
+        device.browser.close()
 
 
 @pytest.fixture
-def fresh(shared):
-    """A device that has stored nothing, with a cap."""
+def fresh(shared, tmp_path, monkeypatch):
+    """A new study, and a device that has stored nothing."""
+    with contextlib.ExitStack() as stack:
 
-    def make(cap=8.0):
-        shared.load(cap, empty=True)
-        return shared
+        def begin(cap=100.0, **values):
+            server = Server(tmp_path / "study", stack, monkeypatch, **values)
+            shared.load(server.url, cap, empty=True)
+            return shared, server
 
-    return make
-
-
-@pytest.fixture
-def device(fresh):
-    return fresh()
+        yield begin
 
 
-def test_one_report_per_study(device):
-    message = device.run("report('digits')")
-    assert len(message) == 14
-    assert message.startswith("01")
-    scheme = make_scheme("privunit-index", dim=3920, epsilon=8.0, nearest=25)
-    assert scheme.identity == IDENTITY
-    read = scheme.decode(bytes.fromhex(message), Task(round=3, client=12, seed=99, dim=3920, bound=0.5))
-    assert read.shape == (3920,)
-    # Not yet confirmed: the same bytes again, for the same request alone.
-    assert device.run("report('digits')") == message
-    for change in ("round: 4", "client: 13n", "seed: 98n", "bound: 0.6", "clip: 1"):
-        assert device.run(f"report('digits', {{...task, {change}}})") == "changed"
-    assert "RangeError" in device.run("report('digits', {...task, dim: 3919})")
-    other = json.dumps(IDENTITY.replace("nearest 25", "nearest 24"))
-    assert device.run(f"report('digits', task, new sqsgd.Scheme({other}, 2))") == "changed"
-    assert device.run("drawn") == 1
-    device.run("ledger.confirm('digits')")
-    assert device.run("report('digits')") == "reported"
-    # Another study is another report, which the cap does not allow.
-    assert device.run("report('letters')") == "cap"
-    assert device.run("drawn") == 1
-    assert device.run("ledger.spent()") == 8.0
-    assert device.run("ledger.entries().then((all) => all.map((entry) => entry.message))") == [None]
+def test_one_report(fresh):
+    """It counts once, costs once, and nothing on the device tells afterwards which one it was."""
+    device, server = fresh(cap=EPSILON)
+    found = device.run("report((weights) => { globalThis.seen = [...weights]; return compute(); })")
+    assert found == {"accepted": 1, "waiting": 0, "missed": 0, "seconds": None}
+    assert device.run("seen") == [0.0] * server.study.dim
+    assert [device.run("sent.length"), device.run("computed"), device.run("ledger.spent()")] == [
+        1,
+        1,
+        EPSILON,
+    ]
+    assert server.accepted == 1
+    assert device.run("report()") == found
+    assert device.run("computed") == 1
+    assert len(server.bodies) == 1
+    assert device.run("parts()") == [[{"state": "accepted", "round": None, "due": 0, "epsilon": EPSILON}]]
     assert device.browser.errors == []
 
 
-def test_killed_at_any_moment_no_report_is_seen_without_its_entry(start):
-    """Whatever the page could have sent when it was killed is stored, and is what the next page sends.
+def test_every_step_waits_for_the_disk(fresh):
+    """Terms and draws, then tokens, payment, then the app computes, the request is stored, then sent."""
+    device, _ = fresh()
+    found = device.run(
+        """(async () => {
+          const order = [], transaction = IDBDatabase.prototype.transaction;
+          IDBDatabase.prototype.transaction = function (...given) {
+            const made = transaction.apply(this, given);
+            if (given[1] === "readwrite") {
+              order.push(made.durability);
+              made.addEventListener("complete", () => order.push("stored"));
+            }
+            return made;
+          };
+          const asked = (url, options) => {
+            order.push(new URL(url).pathname.split("/")[1]);
+            return usual(url, options);
+          };
+          instead("/", asked);
+          await report(() => { order.push("compute"); return gradient; });
+          IDBDatabase.prototype.transaction = transaction;
+          return [...order, "end"];
+        })()"""
+    )
+    stored = ["strict", "stored"]
+    assert found == [
+        "study", *stored, "token", *stored, "round", "model", *stored, "compute", *stored,
+        "report", *stored, "end",
+    ]  # fmt: skip
 
-    None: it is killed as soon as it has a report.
-    """
-    device = start(100.0)
-    for number, seconds in enumerate((0.0, 0.003, 0.02, None)):
-        study = f"study {number}"
-        device.browser.printed.clear()
-        device.run(f"void report('{study}').then((message) => {{ console.info(message); }})")
-        deadline = time.monotonic() + (60 if seconds is None else seconds)
-        while time.monotonic() < deadline and (seconds is not None or not device.browser.printed):
+
+def test_killed_at_any_moment_no_report_is_seen_unpaid_or_twice(start):
+    """None: it is killed as soon as it has sent a report."""
+    device, server = start(reports=5)
+    for seconds in (0.0, 0.03, 0.1, None):
+        before = len(server.bodies)
+        device.run("void report()")
+        end = time.monotonic() + (60 if seconds is None else seconds)
+        while time.monotonic() < end and (seconds is not None or len(server.bodies) == before):
             device.browser.drain()
         device.crash()
-        device.browser.drain()
-        shown = device.browser.printed
-        assert shown or seconds is not None
-        device = start(100.0)
-        entries = "ledger.entries().then((all) => all.map((entry) => [entry.study, hex(entry.message)]))"
-        stored = [message for name, message in device.run(entries) if name == study]
-        assert shown in ([], stored)
-        message = device.run(f"report('{study}')")
-        assert device.run("drawn") == 1 - len(stored)
-        assert [message] == (stored or [message])
-        assert device.run("ledger.spent()") == 8.0 * (number + 1)
+        device, _ = start()
+        paid = round(device.run("ledger.spent()") / EPSILON)
+        assert len(server.bodies) <= paid <= len(server.bodies) + 1
+    assert device.run("report()")["accepted"] == 5
+    assert device.run("ledger.spent()") == 5 * EPSILON
+    assert server.accepted == len(server.bodies) == 5
+    assert {len(bodies) for bodies in server.bodies.values()} == {1}, "a report was encoded again"
 
 
-def test_after_a_crash_the_same_bytes_are_sent_and_nothing_is_drawn(start):
-    """Neither the ticket, nor a report, nor one that the service has confirmed."""
-    device = start()
-    tickets = device.run("Promise.all(Array.from({length: 8}, () => ledger.ticket('digits')))")
-    assert len(set(tickets)) == 1
-    assert len(bytes.fromhex(tickets[0])) == 32
-    assert device.run("ledger.ticket('letters')") != tickets[0]
-    message = device.run("report('digits')")
-    device.crash()
-    device = start()
-    # A second connection, as another tab has.
-    assert device.run("sqsgd.Ledger.open(8).then((tab) => tab.ticket('digits'))") == tickets[0]
-    assert device.run("report('digits')") == message
-    device.run("ledger.confirm('digits')")
-    device.crash()
-    device = start()
-    assert device.run("ledger.ticket('digits').catch((error) => error.reason)") == "reported"
-    assert device.run("report('digits')") == "reported"
-    assert device.run("drawn") == 0
+@pytest.mark.parametrize("path", ["/token", "/round", "/model", "/report"])
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_lost_answer_costs_nothing(fresh, path, arrives):
+    """The same bytes are sent again, also by a new page: to the issuer and to the service."""
+    device, server = fresh()
+    lost = f"(url, options) => usual(url, options).then({LOST})" if arrives else LOST
+    device.run(f"instead('{path}', {lost})")
+    assert "cannot be reached" in device.run("report()")
+    device.load(server.url)
+    assert device.run("report()")["accepted"] == 1
+    tokens = {request.body for request in server.asked if request.path == "/token"}
+    assert [len(tokens), len(server.bodies), server.accepted] == [1, 1, 1]
+    assert {len(bodies) for bodies in server.bodies.values()} == {1}
+    assert device.run("computed") == (path != "/report")
+    assert device.run("ledger.spent()") == EPSILON
 
 
-def test_every_step_waits_for_the_disk(device):
-    """A kill finds the moment between a promise and its transaction too rarely; this sees their order."""
-    for step in ("ledger.ticket('digits')", "report('digits')", "ledger.confirm('digits')"):
-        found = device.run(
-            f"""(async () => {{
-              const order = [], usual = IDBDatabase.prototype.transaction;
-              IDBDatabase.prototype.transaction = function (...given) {{
-                const made = usual.apply(this, given);
-                if (given[1] === "readwrite") {{
-                  order.push(made.durability);
-                  made.addEventListener("complete", () => order.push("complete"));
-                }}
-                return made;
-              }};
-              await {step};
-              IDBDatabase.prototype.transaction = usual;
-              return [...order, "resolved"];
-            }})()"""
-        )
-        assert found == ["strict", "complete", "resolved"], step
+BAD = (
+    "() => gradient.slice().fill(NaN, 7, 8)",
+    "() => gradient.slice().fill(-Infinity, 7, 8)",
+    "() => gradient.slice().fill(1e14)",
+    "() => gradient.subarray(1)",
+    "() => { throw new Error('of the data'); }",
+    "() => Promise.reject(new Error('of the data'))",
+)
 
 
 def test_no_refusal_depends_on_the_vector(fresh):
     """A vector that cannot be computed or encoded is a report of zero, which is paid for like any other."""
-    device = fresh(48.0)
-    for number, compute in enumerate(
-        (
-            "() => gradient.slice().fill(NaN, 7, 8)",
-            "() => gradient.slice().fill(-Infinity, 7, 8)",
-            "() => gradient.slice().fill(1e14)",
-            "() => gradient.subarray(1)",
-            "() => { throw new Error('of the data'); }",
-            "() => Promise.reject(new Error('of the data'))",
-        ),
-        start=1,
-    ):
-        message = device.run(f"ledger.report('study {number}', scheme, task, {compute}).then(hex)")
-        assert len(message) == 14
-        assert device.run("ledger.spent()") == 8.0 * number
-        assert device.run(f"report('study {number}')") == message
-        assert device.run("drawn") == 0
-        assert len(device.browser.errors) == number
-        assert "zero is reported" in device.browser.errors[-1]  # the device's owner can see it
+    device, server = fresh(reports=len(BAD))
+    found = device.run(f"report((n => () => [{', '.join(BAD)}][n++]())(0))")
+    assert found["accepted"] == server.accepted == len(BAD)
+    assert device.run("ledger.spent()") == EPSILON * len(BAD)
+    assert len(device.browser.errors) == len(BAD)
+    assert "zero is reported" in device.browser.errors[-1]  # the device's owner can see it
 
 
 def test_what_is_reported_in_place_of_a_bad_vector_is_zero(fresh):
     """At a large epsilon the report of zero is the first vertex, with either sign half of the time."""
-    device = fresh(1e6)
-    found = device.run(
-        """(async () => {
-          const exact = new sqsgd.Scheme("privunit-index 64\\nnearest 1 of 128 vertices 50.0", 2);
-          const one = sqsgd.makeTask({round: 0, client: 0, seed: 1, dim: 64, bound: 1});
-          const codes = [];
-          for (let i = 0; i < 40; i++) {
-            const bad = () => new Float32Array(64).fill(NaN);
-            const message = await ledger.report(`study ${i}`, exact, one, bad);
-            codes.push(exact.open(message, one)[0][0]);
-          }
-          return codes;
-        })()"""
-    )
-    assert set(found) == {0, 1}
+    options = {"rotation": "round", "nearest": 1}
+    device, server = fresh(1e6, reports=40, scheme="privunit-index", epsilon=50.0, dim=64, options=options)
+    assert device.run(f"report({BAD[0]})")["accepted"] == 40
+    assert set(server.codes()) == {0, 1}
 
 
-def test_a_request_that_does_not_fit_is_refused_before_any_data_are_used(device):
-    assert "task.dim" in device.run("report('digits', {...task, dim: 5})")
-    assert "bound" in device.run("report('digits', {...task, bound: NaN})")
-    assert device.run("drawn") == 0
-    assert device.run("ledger.spent()") == 0
+def test_the_cap_holds_before_the_app_computes_and_over_tabs(fresh):
+    device, server = fresh(cap=11 * EPSILON, reports=20)
+    tab = f"sqsgd.Ledger.open({11 * EPSILON}).then((own) => sqsgd.Visit.begin(own, location.origin))"
+    each = f"{tab}.then((visit) => visit.report(compute)).catch(said)"
+    device.run("begin().then((visit) => visit.join())")
+    assert set(device.run(f"Promise.all([1, 2, 3].map(() => {each}))")) == {"cap"}
+    before = device.run("computed")
+    assert device.run("report()") == "cap"
+    assert device.run("computed") == before
+    assert [server.accepted, len(server.bodies), device.run("ledger.spent()")] == [11, 11, 11 * EPSILON]
+    assert {len(bodies) for bodies in server.bodies.values()} == {1}
 
 
 def test_two_tabs_send_one_report(fresh):
-    """Both draw, one is stored, and both get the stored one."""
-    device = fresh(100.0)
-    both = device.run("Promise.all(Array.from({length: 8}, () => report('digits')))")
-    assert len(set(both)) == 1
-    assert device.run("drawn") > 1, "the race did not happen"
-    studies = device.run("Promise.all(Array.from({length: 20}, (_, i) => report('study ' + i)))")
-    assert sum(len(found) == 14 for found in studies) == 11, "the cap holds in a race too"
-    assert device.run("ledger.spent()") == 96.0
+    """One that computes until the other's report is accepted sends nothing."""
+    device, server = fresh()
+    found = device.run(
+        """(async () => {
+          const slow = Promise.withResolvers();
+          const late = report(() => slow.promise.then(compute));
+          const first = await report();
+          slow.resolve();
+          const second = await late, [{reports}] = await ledger.parts();
+          const kept = Object.keys(reports[0]).sort().join();
+          return [first.accepted, second.accepted, computed, sent.length, kept];
+        })()"""
+    )
+    assert found == [1, 1, 2, 1, "due,epsilon,round,state"]
+    assert [len(bodies) for bodies in server.bodies.values()] == [1]
+    device.load(server.url, empty=True)
+    found = device.run(
+        """(async () => {
+          const all = Promise.withResolvers(), wait = () => (++computed === 8 && all.resolve(), all.promise);
+          const each = () => report(() => wait().then(() => gradient));
+          const found = await Promise.all(Array.from({length: 8}, each));
+          return [computed, found.map(({accepted}) => accepted), new Set(sent).size];
+        })()"""
+    )
+    assert found == [8, [1] * 8, 1]
+
+
+WEIGHTS = ("NaN", "-Infinity", "2e13")
+
+
+@pytest.mark.parametrize("answer", [*(f"new Float32Array(16).fill({w}, 7, 8)" for w in WEIGHTS), "'short'"])
+def test_a_model_that_could_ask_about_data_is_refused(fresh, answer):
+    device, server = fresh()
+    device.run(f"instead('/model', () => Promise.resolve(new Response({answer})))")
+    assert device.run("report()") == "study"
+    assert [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)] == [0, 0, 0]
+
+
+CHANGES = {
+    "/study": "{...known, seed: 1}",  # never asked for again
+    "/round": "{...known, study: '00'}",
+    "round out of range": "{...known, round: 1}",
+    "round of another type": "{...known, round: '0'}",
+    "not JSON": "null",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_service_that_changes_its_study(fresh, change):
+    """The terms are those of the first visit; nothing is paid for others."""
+    device, server = fresh()
+    device.run("begin().then(() => 0)")
+    path = change if change.startswith("/") else "/round"
+    device.run(
+        f"instead('{path}', (url, options) => usual(url, options).then((answer) => answer.json())"
+        f".then((known) => new Response(JSON.stringify({CHANGES[change]}))))"
+    )
+    found = device.run("report()")
+    if path == "/study":
+        assert found["accepted"] == server.accepted == 1
+    else:
+        assert found == "changed" or "is not one of this study" in found
+        assert [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)] == [0, 0, 0]
+
+
+def test_the_named_study_and_key_are_insisted_on(fresh):
+    device, server = fresh(admission="invited")
+    for options in ("{study: '00'}", "{invitation: 'A'.repeat(60)}"):
+        assert device.run(f"report(compute, {options})") == "changed"
+        assert device.run("parts()") == []
+    assert device.run("report()") == "invitation-invalid"
+    forged = "() => Promise.resolve(new Response(new Uint8Array(256).fill(7)))"
+    device.run(f"instead('/token', {forged})")
+    assert device.run("report()") == "changed"
+    assert [device.run("ledger.spent()"), len(server.bodies)] == [0, 0]
+
+
+def test_rounds_are_drawn_once_and_kept(start):
+    """Also by a browser that is killed; before its time it sends nothing, and asks nothing."""
+    begins = int(time.time()) + 10**6
+    drawing = {"visits": "drawn", "rounds": 9, "round_seconds": 3600.0, "begins": begins}
+    device, server = start(reports=4, **drawing)
+    device.run("begin().then((visit) => visit.join())")
+    places = "parts().then(([all]) => all.map(({round, due}) => [round, due]))"
+    drawn = device.run(places)
+    for number, due in drawn:
+        assert 0 <= due - server.study.opens(number) < 0.9 * 3600
+    assert len({due for _, due in drawn}) == 4
+    device.crash()
+    device, _ = start()
+    found = device.run("report()")
+    assert found["waiting"] == 4
+    assert 10**6 - 600 < found["seconds"] <= min(due for _, due in drawn) - time.time() + 60
+    assert device.run(places) == drawn
+    assert "/round" not in {request.path for request in server.asked}
+
+
+def test_each_report_is_sent_in_its_round(fresh, monkeypatch):
+    """Time passes when the test says so, for the service and for the browser; the last one is missed."""
+    shift, now = 0.0, SqliteDatabase.now
+    monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift)
+    drawing = {"visits": "drawn", "rounds": 3, "round_seconds": 3600.0, "begins": int(time.time()) + 3600}
+    device, server = fresh(reports=5, **drawing)
+    device.run("begin().then((visit) => visit.join())")
+    device.run(
+        "globalThis.clock = Date.now; globalThis.shift = 0; void (Date.now = () => clock() + 1000 * shift)"
+    )
+    drawn = device.run(
+        "parts().then(([all]) => all.map(({round, due}) => [due, round]).sort((a, b) => a[0] - b[0]))"
+    )
+    for sent, (due, _) in enumerate(drawn[:-1], start=1):
+        shift = due - time.time() + 0.5
+        device.run(f"void (shift = {shift})")
+        wait_until(lambda sent=sent: device.run("report()")["accepted"] >= sent)
+    rounds = [json.loads(body)["round"] for bodies in server.bodies.values() for body in bodies]
+    assert rounds == [number for _, number in drawn][: len(rounds)]
+    shift += 4 * 3600
+    device.run(f"void (shift = {shift})")
+    wait_until(lambda: device.run("report()")["waiting"] == 0)
+    found = device.run("report()")
+    assert (found["accepted"], found["missed"]) == (server.accepted, 5 - server.accepted)
+    assert device.run("ledger.spent()") == EPSILON * len(server.bodies)

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 from devices import ask, invited, served, wait_until
 from javascript import client
+from test_relay import NGINX, RELAY, free_port, nginx
 
 from sqsgd.federation.collect import rounds
+from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.rounds import create_study
 
 SEVEN = [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (0.6, 0.55), (0.5, 0.85)]
-SETTINGS = {"name": "Digits of friends", "users": 40, "rounds": 2, "softmax": True, "fewest": 1}
+SETTINGS = {
+    "name": "Digits of friends", "users": 40, "rounds": 2, "softmax": True, "fewest": 1, "visits": "once",
+}  # fmt: skip
+STATIC = {"/", "/page.css", "/page.js", "/sqsgd.js"}
 
 
 def make(folder, **changes):
@@ -38,7 +43,7 @@ def wait_for(browser, name, part):
 def loaded(browser, url):
     browser.connect(online=True)
     browser.open(url)
-    wait_for(browser, "spent", "of at most")
+    wait_for(browser, "progress", "ound")
 
 
 def drawn(browser, label=7):
@@ -47,7 +52,12 @@ def drawn(browser, label=7):
 
 
 def reports(url):
-    return ask(url, "GET", "/study")[1]["reports"]
+    return ask(url, "GET", "/round")[1]["reports"]
+
+
+def paths(browser, url):
+    """What the page asked of the service."""
+    return {each.removeprefix(url) for each in browser.requests} - STATIC
 
 
 @pytest.fixture
@@ -64,19 +74,21 @@ def test_a_person_draws_sends_and_is_refused_the_second_time(browser, digits):
     drawn(browser)
     assert text(browser, "label") == "7"
     assert text(browser, "features") == "392 numbers"
-    assert text(browser, "gradient") == "a gradient of 3,920 numbers"
+    wait_for(browser, "gradient", "a gradient of 3,920 numbers")
     assert text(browser, "bytes") == "nothing yet"
+    assert text(browser, "cost") == "ε 8"
+    assert text(browser, "way") == "directly to the service"
+    assert "The service sees the bytes and your address" in text(browser, "who")
     before = reports(digits)
-    browser.requests.clear()
     browser.click("#send")
     wait_for(browser, "status", "Thank you")
     sent = bytes.fromhex(text(browser, "bytes"))
-    assert (len(sent), sent[0]) == (7, 1)
+    assert (len(sent), sent[0]) == (int(text(browser, "size")), 1) == (7, 1)
+    assert text(browser, "when") == "now: in round 1 of 2, which is open"
     assert "ε 8 of at most 16" in text(browser, "spent")
-    asked = {url.removeprefix(digits) for url in browser.requests} - {"/study"}
-    study = ask(digits, "GET", "/study")[1]["study"]
-    assert asked == {"/join", f"/model/{study}/0", "/report"}
-    wait_for(browser, "progress", f"{before + 1} of 20 reports")
+    model = ask(digits, "GET", "/round")[1]["model"]
+    assert paths(browser, digits) == {"/study", "/token", "/round", model, "/report"}
+    wait_for(browser, "progress", f"{before + 1} reports so far")
     browser.requests.clear()
     browser.click("#send")
     wait_for(browser, "status", "Refused: this browser has made its one report")
@@ -89,16 +101,72 @@ def test_a_person_draws_sends_and_is_refused_the_second_time(browser, digits):
     assert browser.errors == []
 
 
+@pytest.mark.skipif(NGINX is None, reason="no nginx here: apt-get install nginx-light")
+def test_through_a_relay_of_another_origin(browser, tmp_path):
+    """The browser lets the page ask the relay; model and report go through it alone, all requests alike."""
+    port = free_port()
+    relay = f"http://127.0.0.1:{port}/digits"
+    make(tmp_path / "study", admission="open", relay=relay, reports=2, epsilon=4.0)
+    with served(tmp_path / "study") as url, nginx(tmp_path / "nginx", RELAY, url, port):
+        loaded(browser, url)
+        wait_for(browser, "progress", "0 reports so far")
+        assert text(browser, "way") == f"sealed, through the relay 127.0.0.1:{port}"
+        assert "The relay sees your address and not the bytes" in text(browser, "who")
+        assert text(browser, "cost") == "ε 8 for 2 reports"
+        drawn(browser)
+        old = "() => Promise.reject(new DOMException('', 'NotSupportedError'))"  # a browser without X25519
+        browser.run(f"void (crypto.subtle.generateKey = {old})")
+        browser.click("#send")
+        wait_for(
+            browser, "status", "Refused: this browser has no X25519, which relays need: use a newer one."
+        )
+        browser.run("void delete crypto.subtle.generateKey")
+        browser.click("#send")
+        wait_for(browser, "status", "Thank you")
+        assert "This browser has made its 2 reports" in text(browser, "status")
+        assert re.match(r"1,\d{3} bytes, as every request: sealed, ", text(browser, "way"))
+        assert paths(browser, url) == {"/study", "/token", relay}
+        wait_until(lambda: reports(url) == 2)  # the service counts once a second
+        assert browser.errors == []
+
+
+def test_a_drawn_round_is_shown_and_waited_for(browser, tmp_path, monkeypatch):
+    """Nothing is sent before its time; then it is, if the page stays open."""
+    shift, now = 0.0, SqliteDatabase.now
+    monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift)
+    begins = int(time.time()) + 3600
+    make(tmp_path / "study", admission="open", visits="drawn", rounds=1, round_seconds=3600.0, begins=begins)
+    with served(tmp_path / "study") as url:
+        browser.connect(online=True)
+        browser.open(url)
+        wait_for(browser, "progress", "This study begins on ")
+        assert "This browser drew round 1 of 1, on " in text(browser, "when")
+        drawn(browser)
+        browser.run("globalThis.timers = []; void (globalThis.setTimeout = (...given) => timers.push(given))")
+        browser.click("#send")
+        wait_for(browser, "status", "if this page stays open")
+        assert text(browser, "bytes") == "nothing yet"
+        assert browser.run("document.getElementById('send').disabled")
+        shift = 7000.0  # its time has come, for the service and for the page
+        browser.run("void (Date.now = () => 1e15)")
+        wait_until(lambda: ask(url, "GET", "/round")[1]["state"] == "open")
+        browser.run("void timers.find(([, time]) => time !== 1500)[0]()")
+        wait_for(browser, "status", "Thank you")
+        wait_until(lambda: reports(url) == 1)
+
+
 def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
-    study = make(tmp_path / "invited")
+    study = make(tmp_path / "invited", admission="invited")
     (invitation,) = invited(tmp_path / "invited", study, 1)
     with served(tmp_path / "invited") as url:
         loaded(browser, url)
-        drawn(browser)
-        browser.click("#send")
         wait_for(browser, "status", "The service says")
         said = text(browser, "status")
         assert "no invitation was given. What to do: ask the operator for an invitation" in said
+        drawn(browser)
+        browser.run("void (document.getElementById('status').textContent = '')")
+        browser.click("#send")
+        wait_for(browser, "status", said)
         assert "ε 0 of" in text(browser, "spent")
         browser.errors.clear()  # a refused request is an error in the console
         browser.open("about:blank")
@@ -110,10 +178,10 @@ def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
 
 
 def replace_fetch(browser, path, code):
-    """Answer requests for paths that begin like this one in another way."""
+    """Answer requests for paths with this name in another way."""
     browser.run(
         "globalThis.usual = fetch; void (globalThis.fetch = (path, options) =>"
-        f" path.startsWith({json.dumps(path)}) ? ({code}) : usual(path, options))"
+        f" path.includes('/{path}') ? ({code}) : usual(path, options))"
     )
 
 
@@ -122,8 +190,8 @@ LOST = "Promise.reject(new TypeError('lost'))"
 
 @pytest.mark.parametrize(("arrives", "reload"), [(True, False), (False, True)])
 def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, arrives, reload):
-    """Whether or not the service has the report: the same bytes are sent, and no slot is taken for them."""
-    study = make(tmp_path / "study")
+    """Whether or not the service has the report: the same bytes are sent, and they count once."""
+    study = make(tmp_path / "study", admission="invited")
     page = f"#invitation={invited(tmp_path / 'study', study, 1)[0]}"
     with served(tmp_path / "study") as url:
         browser.open("about:blank")
@@ -143,8 +211,8 @@ def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, arrives
         browser.click("#send")
         wait_for(browser, "status", "Thank you")
         assert text(browser, "bytes") == first
-        assert {each.removeprefix(url) for each in browser.requests} - {"/study"} == {"/report"}
-        wait_for(browser, "progress", "1 of 20 reports")
+        assert paths(browser, url) - {"/round"} == {"/report"}
+        wait_for(browser, "progress", "1 reports so far")
         drawn(browser, 3)
         browser.click("#send")
         wait_for(browser, "status", "Refused: this browser has made its one report")
@@ -155,24 +223,26 @@ def test_a_model_that_could_ask_about_data_is_refused(browser, digits):
     for weight in ("-Infinity", "NaN", "2e13"):
         loaded(browser, digits)
         drawn(browser)
+        wait_for(browser, "gradient", "a gradient")
         bad = f"Promise.resolve(new Response(new Float32Array(3920).fill({weight}, 77, 78)))"
         replace_fetch(browser, "model", bad)
         browser.requests.clear()
         browser.click("#send")
-        wait_for(browser, "status", "a model that this page does not use: weight 77")
+        wait_for(browser, "status", "Refused: the model is not used: weight 77")
         assert "ε 0 of" in text(browser, "spent")
-        assert {each.removeprefix(digits) for each in browser.requests} == {"/join"}
+        assert paths(browser, digits) <= {"/round", "/token"}
 
 
 def test_the_report_is_of_what_was_drawn_at_the_click(browser, digits):
     """Clearing the drawing while the service answers changes nothing: no report of nothing is sent."""
     loaded(browser, digits)
     drawn(browser)
-    browser.run("void (globalThis.asked = new Promise((resolve) => { globalThis.join = resolve; }))")
-    late = "new Promise((resolve) => { join({resolve}); }).then(() => usual(path, options))"
-    replace_fetch(browser, "join", late)
+    wait_for(browser, "gradient", "a gradient")
+    browser.run("void (globalThis.asked = new Promise((resolve) => { globalThis.model = resolve; }))")
+    late = "new Promise((resolve) => { model({resolve}); }).then(() => usual(path, options))"
+    replace_fetch(browser, "model", late)
     browser.click("#send")
-    browser.run("asked.then(() => 1)")  # the page waits for its slot
+    browser.run("asked.then(() => 1)")  # the page waits for the model
     browser.click("#clear")
     browser.run("asked.then(({resolve}) => { resolve(); })")
     wait_for(browser, "status", "Thank you")
@@ -189,16 +259,37 @@ def test_what_epsilon_means_is_not_understated(browser, tmp_path):
 
 
 def test_the_page_does_not_work_inside_another(browser, digits):
+    """A page around this one could trick a person into clicking."""
     loaded(browser, digits)
-    said = browser.run(
-        "new Promise((resolve) => { const frame = document.createElement('iframe');"
-        " frame.src = location.href;"
-        " frame.onload = () => resolve(["
-        " frame.contentDocument.getElementById('status').textContent,"
-        " frame.contentDocument.querySelectorAll('#labels input').length]);"
-        " document.body.append(frame); })"
+    browser.run(
+        "void (() => { const frame = document.createElement('iframe');"
+        " frame.src = location.href; document.body.append(frame); })()"
     )
-    assert said == ["This page does not work inside another page. Open it in a window of its own.", 0]
+    wait_until(lambda: browser.run("1") == 1 and any("frame-ancestors" in each for each in browser.errors))
+
+
+@pytest.mark.parametrize("broken", ["undefined", "{open: () => { throw new DOMException(); }}"])
+def test_a_browser_without_storage_is_told_so(browser, digits, broken):
+    script = f"Object.defineProperty(window, 'indexedDB', {{value: {broken}}})"
+    added = browser.send("Page.addScriptToEvaluateOnNewDocument", source=script)
+    try:
+        browser.connect(online=True)
+        browser.open(digits)
+        wait_for(browser, "status", "Refused: this browser keeps no record of reports: allow this site")
+        assert browser.run("document.getElementById('send').disabled")
+        assert paths(browser, digits) <= {""}
+    finally:
+        browser.send("Page.removeScriptToEvaluateOnNewDocument", **added)
+
+
+def test_without_javascript_the_page_says_what_is_missing(browser, digits):
+    browser.connect(online=True)
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(digits)
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    assert "This page needs JavaScript." in browser.run("document.body.innerText")
 
 
 def test_the_example_of_the_client_reports(browser, digits):
@@ -209,13 +300,12 @@ def test_the_example_of_the_client_reports(browser, digits):
         "const service = location.origin, invitation = undefined;"
         "const pixels = new Uint8Array(784).fill(255, 300, 340);"
     )
-    run = f"(async () => {{ {given} {code} return ledger.spent(); }})()"
+    run = f"(async () => {{ {given} {code} return [done.accepted, await ledger.spent()]; }})()"
     loaded(browser, digits)
     before = reports(digits)
-    assert browser.run(run) == 8
+    for _ in range(2):  # the second visit has nothing left to do
+        assert browser.run(run) == [1, 8]
     wait_until(lambda: reports(digits) == before + 1)  # the service counts once a second
-    with pytest.raises(RuntimeError, match="this device has reported"):
-        browser.run(run)
     assert browser.errors == []
 
 

@@ -42,10 +42,10 @@ export class Scheme {
   }
 
   /**
-   * The report of a vector. It costs `epsilon`; `Ledger.report` decides whether it may be made.
+   * The report of a vector. It costs `epsilon`; `Visit.report` pays for it.
    *
    * Throws RangeError for a vector that is too short or too long, not finite, or beyond ±1e13. A server must not learn
-   * of such an error: `Ledger.report` turns it into a report of zero.
+   * of such an error: `Visit.report` turns it into a report of zero.
    */
   encode(x: ArrayLike<number>, task: Task): Uint8Array {
     return this.#encoder.encode(x, task, this.#words);

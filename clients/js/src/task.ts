@@ -5,7 +5,7 @@ import { keystream } from "./keystream.js";
 
 export interface Task {
   readonly round: number;
-  /** The slot, where each user reports once. */
+  /** 0 where the randomness is that of the round. */
   readonly client: bigint;
   readonly seed: bigint;
   readonly dim: number;

@@ -9,8 +9,8 @@ const x = [0.5, -0.25, 0, 0.125, 1];
 
 test("the package exports these names and nothing else", async () => {
   assert.deepEqual(Object.keys(sqsgd).sort(), [
-    "Ledger", "MalformedReport", "Refused", "Scheme", "checkWeights", "makeTask", "normalised", "probabilities",
-    "softHog", "softmaxGradient",
+    "Ledger", "MalformedReport", "Refused", "Scheme", "ServiceRefused", "Visit", "checkWeights", "makeTask", "normalised",
+    "probabilities", "softHog", "softmaxGradient",
   ]);
   // There is no way to the internals, where tests pass their own words.
   await assert.rejects(import("sqsgd/dist/encoder.js"), { code: "ERR_PACKAGE_PATH_NOT_EXPORTED" });

@@ -211,7 +211,7 @@ def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
     options += f" --visits 1 --rounds {chosen.users // visit}" if visit else ""
     options += f" --bytes {limits['bytes']}"
     least = f"the mean of all reports has an error of {best.nmse_mean:.4g}, the least within the limits"
-    typer.echo(wrapped(f"take --scheme auto {options}: {least}\n", 5))
+    typer.echo(wrapped(f"Recommended  --scheme auto {options}: {least}\n", 13))
     heading = ("epsilon", "reports", "local", "central", "error of the mean", "bytes", "scheme")
     rows = [
         [f"{each.epsilon:.4g}", f"{each.reports:,}", f"{each.local:.4g}", three_digits(each.central.epsilon),
@@ -256,7 +256,7 @@ def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     best = chosen.batchings[0]
     sampling = f"--rounds {chosen.rounds} --sampling {best.share:g}"
     guarantee = f"the whole run is ({chosen.epsilon:g}, {chosen.delta:g}) for each record, against the server"
-    typer.echo(wrapped(f"take {options} {sampling}: {guarantee}\n", 5))
+    typer.echo(wrapped(f"Recommended  {options} {sampling}: {guarantee}\n", 13))
     each = f"{chosen.records:,} records in {chosen.silos:,} silos, {chosen.rounds:,} rounds"
     size = f"{chosen.message_bytes:,} per silo and round, {chosen.bits:.3g} bits for each of {chosen.dim:,}"
     print_fields([("federation", each), ("bytes", size)], 19)

@@ -262,9 +262,11 @@ class Device:
             if state != "open" or now != each["round"]:
                 return  # it is averaged, or the clocks differ
             task = terms.task(each["round"])
-            x = _answer(gradient, ask.weights(task.round))
-            # A report's place in the study is paid for once, whatever a server says about rounds.
+            weights = ask.weights(task.round)
+            # A report's place in the study is paid for once, whatever a server says about rounds, and before
+            # the app computes: whether it fails or hangs depends on the data.
             self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
+            x = _answer(gradient, weights)
             message = terms.scheme.encode(x, task, secure_rng())
             body = {"study": terms.id, "round": task.round, "token": each["token"], "report": _text(message)}
             each |= {

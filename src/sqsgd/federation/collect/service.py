@@ -168,9 +168,8 @@ class Service:
         page = folder / PAGE
         self._page: ASGIApp | None = StaticFiles(directory=page, html=True) if page.is_dir() else None
         relay = re.match(r"https?://[^/]+", study.relay)
-        allowed = (
-            f"default-src 'self'; connect-src 'self' {relay[0] if relay else ''}; frame-ancestors 'none'"
-        )
+        also = f"img-src 'self' data:; connect-src 'self' {relay[0] if relay else ''}"
+        allowed = f"default-src 'self'; {also}; frame-ancestors 'none'"
         self._fixed = {
             "content-security-policy": allowed, "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",

@@ -1,8 +1,6 @@
 /** The page of a study of digits: all that it computes stays here, except the report. */
 
-import {
-  Ledger, Refused, Scheme, checkWeights, normalised, probabilities, softHog, softmaxGradient,
-} from "./sqsgd.js";
+import { Ledger, Refused, ServiceRefused, Visit, normalised, probabilities, softHog, softmaxGradient } from "./sqsgd.js";
 
 const CAP = 16; // ε that this browser gives to all studies of this site together
 const SIDE = 28, BOX = 20;
@@ -10,50 +8,39 @@ const MEAN = 0.1307, DEVIATION = 0.3081; // of MNIST's pixels, as the model expe
 const find = (id) => document.getElementById(id);
 const drawing = find("drawing").getContext("2d", { willReadFrequently: true });
 const small = find("small").getContext("2d", { willReadFrequently: true });
-let study, scheme, ledger, model, sending = false, unsent = false;
-
-/** The answer of the service; an error in its own words if it refuses. */
-async function ask(path, options) {
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch {
-    throw new Error("The service cannot be reached. Nothing was lost: try again later.");
-  }
-  if (response.ok) return response;
-  const said = await response.json().catch(() => ({}));
-  const advice = said.what_to_do ? ` What to do: ${said.what_to_do}.` : "";
-  throw new Error(`The service says: ${said.reason ?? response.statusText}.${advice}`);
-}
+let ledger, visit, model, sending = false, unsent = false;
 
 function say(text, refused = false) {
   find("status").textContent = text;
   find("status").classList.toggle("refused", refused);
 }
 
+/** An error in the words of the service, of this browser's ledger, or of the client. */
+function explain(error) {
+  if (error instanceof ServiceRefused && error.status === 0) {
+    return say(`${error.message}. Nothing was lost: try again later.`, true);
+  }
+  const advice = error.advice ? ` What to do: ${error.advice}.` : "";
+  if (error instanceof ServiceRefused) return say(`The service says: ${error.message}.${advice}`, true);
+  if (!(error instanceof Refused)) return say(error.message, true);
+  if (error.reason === "cap") return say(`Refused: this browser gives at most ε ${CAP} to all studies together.`, true);
+  say(`Refused: ${error.message}.`, true);
+}
+
+const numbered = (round) => `round ${round + 1} of ${visit.terms.rounds}`;
+const date = (seconds) => new Date(1000 * seconds).toLocaleString();
+
 async function showProgress() {
-  const now = await (await ask("study")).json();
-  study ??= now; // what this visit is about; another study is another visit
-  find("progress").textContent = now.state === "ended"
-    ? "This study has ended."
-    : `Round ${now.round + 1} of ${now.rounds}: ${now.reports} of ${now.slots} reports.`;
+  const { round, state, reports } = await visit.round();
+  if (state === "waiting") find("progress").textContent = `This study begins on ${date(visit.terms.at(round))}.`;
+  else if (state === "ended") find("progress").textContent = "This study has ended.";
+  else find("progress").textContent = `${numbered(round).replace("r", "R")}: ${reports} reports so far.`;
+  return round;
 }
 
 /** Where this device's invitation is: behind the #, which browsers do not send. */
 function invitation() {
   return new URLSearchParams(location.hash.slice(1)).get("invitation");
-}
-
-/** The weights at the path that the service gives. Invalid ones are refused before they meet any data. */
-async function fetchModel(path) {
-  const weights = new Float32Array(await (await ask(path.replace(/^\/+/, ""))).arrayBuffer());
-  if (weights.length !== scheme.dim) throw new Error(`The service sent ${weights.length} weights, not ${scheme.dim}.`);
-  try {
-    checkWeights(weights);
-  } catch (error) {
-    throw new Error(`The service sent a model that this page does not use: ${error.message}.`);
-  }
-  return weights;
 }
 
 /** The ink of the drawing: its box and its centre of mass; none if nothing was drawn. */
@@ -100,7 +87,7 @@ function featuresOf(pixels) {
 function show() {
   const pixels = image(), digit = label();
   find("label").textContent = digit ?? "none yet";
-  find("send").disabled = sending || !ledger || (!unsent && (pixels === null || digit === null));
+  find("send").disabled = sending || !visit || (!unsent && (pixels === null || digit === null));
   if (pixels === null) return;
   const features = featuresOf(pixels);
   find("features").textContent = `${features.length} numbers`;
@@ -112,13 +99,40 @@ function show() {
   if (digit !== null) find("gradient").textContent = `a gradient of ${model.length.toLocaleString("en")} numbers`;
 }
 
-function showBytes(message) {
+/** What leaves, when it leaves. */
+function showSent({ message, round, sealed }) {
   find("bytes").textContent = Array.from(message, (byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  if (!visit.terms.drawn) find("when").textContent = `now: in ${numbered(round)}, which is open`;
+  showWay(sealed);
 }
 
-/** Whether a report was made that the service has not confirmed. */
+function showWay(sealed) {
+  const { relay } = visit.terms, size = sealed ? `${sealed.toLocaleString("en")} bytes, as every request: ` : "";
+  find("way").textContent = relay ? `${size}sealed, through the relay ${new URL(relay).host}` : "directly to the service";
+  find("who").textContent = relay
+    ? "The relay sees your address and not the bytes; the service sees the bytes and not your address."
+    : "The service sees the bytes and your address. It does not log addresses unless its operator changed that.";
+}
+
+/** The rounds that this browser drew, or now; what all reports cost. */
+async function showTerms() {
+  const { scheme, reports, drawn } = visit.terms, waiting = await waitingReports();
+  const times = waiting.map(({ round, due }) => `${numbered(round)}, on ${date(due)}`).join("; ");
+  if (!drawn) find("when").textContent = "now: in the round that is open";
+  else find("when").textContent = times ? `This browser drew ${times}.` : "in a round that this browser drew";
+  find("cost").textContent = `ε ${scheme.epsilon * reports}${reports > 1 ? ` for ${reports} reports` : ""}`;
+  find("meaning").textContent = meaning(scheme.epsilon * reports);
+  showWay(0);
+}
+
+async function waitingReports() {
+  return (await visit.reports()).filter(({ state }) => state === "waiting");
+}
+
+/** Whether all that is left to do is to send what was made before. */
 async function hasUnsent() {
-  return (await ledger.unconfirmed(study.study)) !== null;
+  const waiting = await waitingReports();
+  return waiting.length > 0 && waiting.every(({ body }) => body);
 }
 
 /** What ε means to a person; the percentage is rounded up. */
@@ -137,47 +151,45 @@ async function showSpent() {
   find("spent").textContent = `ε ${await ledger.spent()} of at most ${CAP}`;
 }
 
-/** Join and make the one report, which is stored before it is returned. */
-async function makeReport(ticket, pixels, digit) {
-  const invited = invitation();
-  const body = JSON.stringify({ study: study.study, ticket, ...(invited ? { invitation: invited } : {}) });
-  const headers = { "content-type": "application/json" };
-  const slot = await (await ask("join", { method: "POST", headers, body })).json();
-  const weights = await fetchModel(slot.model);
-  const compute = () => softmaxGradient(weights, [{ features: featuresOf(pixels), label: digit }]).gradient;
-  return ledger.report(study.study, scheme, slot.task, compute);
+/** Send each report whose time has come; reports that were made before are sent as they are. */
+async function send() {
+  await attempt(image(), label()); // as they are at the click
 }
 
-/** Send the one report. If it was made before and not confirmed, the same bytes are sent and no slot is taken. */
-async function send() {
-  const pixels = image(), digit = label(); // as they are at the click
+async function attempt(pixels, digit) {
   sending = true;
   find("send").disabled = true;
+  let seconds = null;
   try {
-    const ticket = await ledger.ticket(study.study); // refused if this browser's report is confirmed
-    let message = await ledger.unconfirmed(study.study);
-    if (!message && (pixels === null || digit === null)) throw new Error("Draw a digit and say which one it is.");
-    message ??= await makeReport(ticket, pixels, digit);
-    await showSpent();
-    showBytes(message);
-    await ask("report", { method: "POST", headers: { authorization: `Bearer ${ticket}` }, body: message });
-    await ledger.confirm(study.study);
-    say("Thank you. These bytes were sent, and nothing else of your drawing. This browser has made its one report.");
+    const { reports, drawn } = visit.terms, made = reports > 1 ? `${reports} reports` : "one report";
+    if (!(await waitingReports()).length) {
+      throw new Refused("done", `this browser has made its ${made} to this study. More would tell more about you`);
+    }
+    if (pixels === null || digit === null) {
+      if (!(await hasUnsent())) throw new Error("Draw a digit and say which one it is.");
+    }
+    const compute = (weights) => softmaxGradient(weights, [{ features: featuresOf(pixels), label: digit }]).gradient;
+    const done = await visit.report(compute);
+    seconds = done.seconds;
+    if (seconds !== null && drawn) {
+      const next = Math.min(...(await waitingReports()).map(({ due }) => due));
+      say(`Your report is sent after ${date(next)} if this page stays open. Otherwise come back then, and draw again.`);
+    } else if (seconds !== null) {
+      say("The round is not open. Your report is sent when it is, if this page stays open.");
+    } else if (done.accepted) {
+      say(`Thank you. These bytes were sent, and nothing else of your drawing. This browser has made its ${made}.`);
+    } else {
+      say("The round is over, and this browser does not report.", true);
+    }
     setTimeout(() => showProgress().catch(() => undefined), 1500); // the service counts once a second
   } catch (error) {
-    if (error instanceof Refused && error.reason === "reported") {
-      say("Refused: this browser has made its one report to this study. A second one would tell more about you.", true);
-    } else if (error instanceof Refused && error.reason === "cap") {
-      say(`Refused: this browser gives at most ε ${CAP} to all studies together.`, true);
-    } else if (error instanceof Refused) {
-      say("Refused: the service asks for something else than the report that this browser has made for it.", true);
-    } else {
-      say(error.message, true);
-    }
+    explain(error);
   } finally {
-    sending = false;
+    await showSpent();
+    sending = seconds !== null;
     unsent = await hasUnsent();
     show();
+    if (sending) setTimeout(() => attempt(pixels, digit), Math.min(1000 * seconds, 2 ** 31 - 1));
   }
 }
 
@@ -227,10 +239,6 @@ function listen() {
 }
 
 async function start() {
-  if (window.top !== window.self) { // a page around this one could trick a person into clicking
-    find("progress").textContent = "";
-    throw new Error("This page does not work inside another page. Open it in a window of its own.");
-  }
   for (let digit = 0; digit < 10; digit++) {
     const box = document.createElement("label"), input = document.createElement("input");
     Object.assign(input, { type: "radio", name: "digit", value: String(digit) });
@@ -239,18 +247,21 @@ async function start() {
   }
   listen();
   clear();
-  await showProgress();
-  scheme = new Scheme(study.identity);
   ledger = await Ledger.open(CAP);
-  document.title = find("name").textContent = study.name;
-  find("size").textContent = scheme.bytes;
-  find("epsilon").textContent = scheme.epsilon;
-  find("meaning").textContent = meaning(scheme.epsilon);
+  const here = new URL(".", location.href).href;
+  visit = await Visit.begin(ledger, here, { invitation: invitation(), onsend: showSent });
+  document.title = find("name").textContent = visit.terms.name;
+  find("size").textContent = visit.terms.scheme.bytes;
+  await showTerms();
   await showSpent();
   unsent = await hasUnsent();
-  model = await fetchModel(study.model);
+  model = await visit.weights(await showProgress());
   show(); // from now on the button works
   if (unsent) say("This browser has made its report, and the service has not confirmed it: send it again.");
+  await visit.join(); // now, and not when the report is sent: the issuer sees this browser's address
 }
 
-start().catch((error) => say(error.message, true));
+start().catch((error) => {
+  if (!visit) find("progress").textContent = "";
+  explain(error);
+});
