@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedRng
 
-from sqsgd._internal import exact
+from sqsgd._internal import checks, exact
 from sqsgd._internal.exact import (
     add_up,
     cost,
     divided,
     from_units,
-    limit,
     rounded_down,
     rounded_up,
     take_away,
@@ -171,5 +170,9 @@ def test_sums_are_rounded_up_and_parts_down(one, other, parts):
 def test_inexact_integers_are_rounded_conservatively():
     big = 2**53 + 1
     assert cost("epsilon", big) == 2**53 + 2
-    assert limit("max_epsilon", big) == 2**53
-    assert cost("epsilon", np.float32(0.1)) == limit("max_epsilon", np.float32(0.1)) == float(np.float32(0.1))
+    assert checks.positive("max_epsilon", big) == 2**53
+    assert (
+        cost("epsilon", np.float32(0.1))
+        == checks.positive("max_epsilon", np.float32(0.1))
+        == float(np.float32(0.1))
+    )

@@ -54,7 +54,7 @@ def _number(value: object) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """A finite number above zero."""
+    """A finite number above zero, as a float not above it."""
     number = _number(value)
     if not number > 0:
         raise ValueError(f"{name} = {value!r} must be a finite number above 0")

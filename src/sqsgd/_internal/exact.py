@@ -358,12 +358,6 @@ def cost(name: str, value: object) -> float:
     return math.nextafter(number, math.inf) if number < value else number  # type: ignore[operator]
 
 
-def limit(name: str, value: object) -> float:
-    """A finite positive number as a float not above it."""
-    number = checks.positive(name, value)
-    return math.nextafter(number, 0.0) if number > value else number  # type: ignore[operator]
-
-
 def three_digits(epsilon: float) -> str:
     """An ε as text with three significant digits, rounded up, so that no statement is below it.
 

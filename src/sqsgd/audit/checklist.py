@@ -1,7 +1,5 @@
 """The checks of an audit, in order: a new one is added here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The result of an audit: one finding per check."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A message holds its declared columns and nothing else of the vector, and reveals no more than ε allows."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Per record: can reports with and without one record be distinguished better than ρ allows?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

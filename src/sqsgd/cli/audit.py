@@ -73,13 +73,10 @@ def _print(found: Audit) -> None:
 
     typer.echo(f"{found.result.upper()}\n")
 
-    def told(each: Finding) -> tuple[str, ...]:
-        return each.outcome, each.name, shown(each.measured), shown(each.limit), each.sentence
-
     promise = "promises nothing" if found.notion == "none" else f"promises epsilon {found.epsilon:,.12g}"
     print_table(
         ("outcome", "check", "measured", "limit", "explanation"),
-        [[*told(each)] for each in found.findings],
+        [[f.outcome, f.name, shown(f.measured), shown(f.limit), f.sentence] for f in found.findings],
         title=f"{found.scheme}, dim {found.dim:,}, {found.message_bytes:,} bytes: {promise} ({found.notion})",
     )
 

@@ -1,7 +1,5 @@
 """``sqsgd doctor``, ``schemes`` and ``data``: what works on this machine, and what there is to choose."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

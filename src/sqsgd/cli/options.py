@@ -1,7 +1,5 @@
 """Options that several commands share, their values, progress, and stopping between rounds."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

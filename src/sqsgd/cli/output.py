@@ -4,8 +4,6 @@
 70: internal error, with a traceback. 128 plus the signal's number: stopped by a signal.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

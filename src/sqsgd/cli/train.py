@@ -1,7 +1,5 @@
 """``sqsgd train``: train one model; ``sqsgd report``: the page of one or more runs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The private step, and the guarantee that it states."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field

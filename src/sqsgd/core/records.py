@@ -1,7 +1,5 @@
 """The sum of records, each limited to a grid by itself: what a guarantee per record is about."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, final
 

@@ -1,7 +1,5 @@
 """An algorithm: gradient → transforms → mechanism → columns → bytes, and back to the mean of reports."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable

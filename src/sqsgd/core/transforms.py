@@ -1,7 +1,5 @@
 """Public steps before the mechanism, which the server undoes: sample coordinates, rotate."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Examples as tensors: the embedded 5,000 digits, the public datasets, or custom data."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import importlib
@@ -9,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +61,7 @@ class Dataset:
         if self.owners is not None and self.owners.shape != (len(self.train_labels),):
             raise ValueError(f"{where}{self.owners.shape} clients for {len(self.train_labels):,} examples")
 
-    def to(self, device: str) -> Dataset:
+    def to(self, device: str) -> Self:
         names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 

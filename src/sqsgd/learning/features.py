@@ -4,8 +4,6 @@ An extractor (a row of FEATURES) is not fitted to the clients' data, so it costs
 length, which bounds the gradient of a softmax. Several with weights make a mixture, rows side by side.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

@@ -4,8 +4,6 @@ The order is that of ``model.parameters()``, trainable ones only, each in row-ma
 computed in parallel, or many at once: by a kernel for softmax models, else by ``vmap``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes
@@ -177,17 +175,28 @@ def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
     """The same for any loss without randomness; the last bits may depend on who is computed together."""
+    size = max(1, _FLOATS // parameter_count(model))
+    each = of_batches(model, objective, chunk_size=size)
+    return each(dataset.train_inputs[chosen], dataset.train_labels[chosen])
+
+
+def of_batches(
+    model: nn.Module, objective: Objective, **options: Any
+) -> Callable[[torch.Tensor, torch.Tensor], tuple[Losses, Rows]]:
+    """A function of many batches: the loss and the gradient of each; ``options`` are those of vmap."""
     whole = WholeLoss(model, objective)
     trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 
     def loss(parameters: dict[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
         return functional_call(whole, parameters, batch)  # type: ignore[no-any-return]
 
-    size = max(1, _FLOATS // parameter_count(model))
-    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), chunk_size=size)
-    gradients, losses = each(trained, dataset.train_inputs[chosen], dataset.train_labels[chosen])
-    rows = torch.cat([gradients[name].flatten(1) for name in trained], dim=1)
-    return losses.detach().cpu().double().numpy(), rows.detach().cpu().numpy()
+    def found(inputs: torch.Tensor, labels: torch.Tensor) -> tuple[Losses, Rows]:
+        gradients, losses = each(trained, inputs, labels)
+        rows = torch.cat([gradients[name].flatten(1) for name in trained], dim=1)
+        return losses.detach().cpu().double().numpy(), rows.detach().cpu().numpy()
+
+    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), **options)
+    return found
 
 
 class WholeLoss(nn.Module):

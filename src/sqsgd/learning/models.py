@@ -4,8 +4,6 @@ No model keeps running statistics, which would reach the server outside the priv
 a row of MODELS.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

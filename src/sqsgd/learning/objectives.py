@@ -4,8 +4,6 @@ An objective has ``loss(model, batch)``, the mean loss as a scalar tensor, and m
 labels)``, numbers by name on all held-out examples, the headline first, and names in ``lower_is_better``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Everything here is a pure function of its arguments, so a resumed run is bit-identical.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import TypeAlias

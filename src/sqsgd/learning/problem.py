@@ -1,7 +1,5 @@
 """A model and its data, partitioned over clients: what ``sqsgd.training`` trains."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Sequence

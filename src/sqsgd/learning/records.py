@@ -1,21 +1,18 @@
 """Gradients of single records, and their sum: what a guarantee per record is about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
 from sqsgd.core.random import Keystream, Rng
 from sqsgd.core.records import RecordSum
 from sqsgd.core.task import Task
-from sqsgd.learning.gradients import Losses, Rows, WholeLoss, loss_gradient, parameter_count
+from sqsgd.learning.gradients import Losses, Rows, loss_gradient, of_batches, parameter_count
 from sqsgd.learning.objectives import Batch, Objective, evaluating, find_objective, make_objective
 from sqsgd.learning.partition import Indices
 
@@ -91,24 +88,17 @@ def record_gradients(model: nn.Module, objective: Objective, batch: Batch) -> It
     """
     inputs, labels = batch
     size = max(1, min(_MOST_TOGETHER, _FLOATS // parameter_count(model)))
-    whole, together = WholeLoss(model, objective), True
-    trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
-
-    def loss(parameters: dict[str, torch.Tensor], *one: torch.Tensor) -> torch.Tensor:
-        return functional_call(whole, parameters, tuple(part[None] for part in one))  # type: ignore[no-any-return]
-
-    each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
+    each, together = of_batches(model, objective, randomness="different"), True
     for start in range(0, len(inputs), size):
         places = torch.arange(start, start + size).clamp(max=len(inputs) - 1)
         count = min(size, len(inputs) - start)
         if together:
             try:
-                gradients, values = each(trained, inputs[places], labels[places])
+                values, rows = each(inputs[places][:, None], labels[places][:, None])
             except RuntimeError:  # something that vmap does not support
                 together = False
             else:
-                rows = torch.cat([gradients[name].flatten(1) for name in trained], dim=1)[:count]
-                yield values[:count].detach().cpu().double().numpy(), rows.detach().cpu().numpy()
+                yield values[:count], rows[:count]
                 continue
         for at in range(start, start + count):
             value, row = loss_gradient(model, inputs[at : at + 1], labels[at : at + 1], objective=objective)

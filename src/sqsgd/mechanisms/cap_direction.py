@@ -176,10 +176,6 @@ class CapDirection(Sized):
         return f"cap ({self.cap.identity}) ({self.norm.identity})"
 
     @property
-    def symbol(self) -> ScalarDP:
-        return self.norm
-
-    @property
     def code(self) -> tuple[Column, float, Densities]:
         return Column(self.dim, None), self.cap.epsilon, self.cap.weights
 

@@ -1,7 +1,5 @@
 """The discrete Gaussian: exact draws, and the mechanism that adds it to a sum of records."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -86,11 +84,7 @@ class DiscreteGaussian:
     def _tried(self, count: int, rng: Rng) -> npt.NDArray[np.int64]:
         """``count`` candidates, without the rejected ones."""
         coarse, words, chances = self._table.draw_many(count, rng), rng.words(count), rng.words(count)
-        fine = (
-            (words >> np.uint64(64 - self.shift)).astype(np.int64)
-            if self.shift
-            else np.zeros(count, np.int64)
-        )
+        fine = (words >> np.uint64(1) >> np.uint64(63 - self.shift)).astype(np.int64)  # the leading bits
         negative = (words & np.uint64(1)).astype(bool)
         size = (coarse << self.shift) + fine
         kept = self._kept(coarse, fine, chances, rng) & ~(negative & (size == 0))
@@ -158,6 +152,7 @@ class RecordNoise(Mechanism):
     reports: int
     rate: float
     turns: int
+    longest, keeps_length = _HALF, True
 
     @property
     def identity(self) -> str:
@@ -174,15 +169,8 @@ class RecordNoise(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        return Privacy(
-            epsilon=self.epsilon,
-            notion="record",
-            delta=self.delta,
-            rho=self.rho,
-            rate=self.rate,
-            turns=self.turns,
-            reports=self.reports,
-        )
+        same = ("epsilon", "delta", "rho", "rate", "turns", "reports")
+        return Privacy(notion="record", **{name: getattr(self, name) for name in same})
 
     def randomize(self, x: Vector | RecordSum, bound: float, rng: Rng) -> Columns:
         if not isinstance(x, RecordSum):
@@ -218,14 +206,6 @@ class RecordNoise(Mechanism):
     def deviation(self) -> float:
         """σ / L: the noise of each coordinate of the sum, over the bound of a record."""
         return math.sqrt(self.square) / REACH
-
-    @property
-    def longest(self) -> float:
-        return _HALF
-
-    @property
-    def keeps_length(self) -> bool:
-        return True
 
     @cached_property
     def _padded(self) -> int:

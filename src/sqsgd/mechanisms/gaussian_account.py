@@ -5,8 +5,6 @@ mechanism with ρ (1 + 2^-30): docs/proofs/discrete-gaussian.md. So the tight pr
 Reports of sampled records are composed by dp-accounting, whose estimates are upper bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,18 +33,14 @@ class Uses:
     rate: float = 1.0
 
 
-def uses_of(privacy: Privacy, reports: int) -> Uses:
-    """What a record has paid for after so many reports of a client."""
-    return Uses(rho=privacy.rho, count=-(-reports // privacy.turns), rate=privacy.rate)
-
-
 def spent(privacy: Privacy, reports: int) -> float:
     """ε after so many reports of a client, rounded up; per record at the guarantee's δ."""
     if privacy.notion != "record":
         return exact.total(privacy.epsilon, reports)
     if reports == privacy.reports:
         return privacy.epsilon
-    return epsilon_of([uses_of(privacy, reports)], privacy.delta)
+    uses = Uses(rho=privacy.rho, count=-(-reports // privacy.turns), rate=privacy.rate)
+    return epsilon_of([uses], privacy.delta)
 
 
 def epsilon_of(uses: Iterable[Uses], delta: float) -> float:

@@ -132,10 +132,12 @@ class Sized(Mechanism):
       ::test_what_is_sent_has_the_density_that_privacy_is_proved_of.
     """
 
+    norm: ScalarDP | None
+
     @property
-    @abstractmethod
     def symbol(self) -> ScalarDP | None:
         """The mechanism for the size over the bound; None where the size is not reported."""
+        return self.norm
 
     @property
     @abstractmethod

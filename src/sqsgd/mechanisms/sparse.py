@@ -313,10 +313,6 @@ class SparseMatches(NearCodes):
         law, norm = self.law, self.norm.identity if self.norm else "coin"
         return f"sparse {law.size} {law.near} {law.count} {law.threshold} {law.epsilon!r} ({norm})"
 
-    @property
-    def symbol(self) -> ScalarDP | None:
-        return self.norm
-
     @cached_property
     def traits(self) -> Traits:
         return replace(super().traits, fixed_length=self.norm is None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from sqsgd._internal import checks
-from sqsgd._internal.exact import cost, from_units, limit, rounded_down, rounded_up, to_units
+from sqsgd._internal.exact import cost, from_units, rounded_down, rounded_up, to_units
 from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.ledger_files import (
     FORMAT,
@@ -147,6 +147,7 @@ class Ledger:
                 f"max_epsilon = {max_epsilon!r}, delta = {delta!r}, max_rho = {max_rho!r}: a ledger "
                 "needs a cap, which is max_epsilon, max_epsilon with delta, or max_rho"
             )
+        cap = "max_epsilon" if max_rho is None else "max_rho"
         heading: Fields = {
             "kind": "heading",
             "line": 1,
@@ -154,7 +155,7 @@ class Ledger:
             "ledger": secrets.token_hex(16),
             "path": str(path),
             "owner": _text("owner", owner, least=0),
-            "max_epsilon": limit("max_epsilon" if max_rho is None else "max_rho", max_rho or max_epsilon),
+            "max_epsilon": checks.positive(cap, max_rho or max_epsilon),
             "witness": None if other is None else str(other),
             "time": _now(),
         }
@@ -278,7 +279,7 @@ class Ledger:
                 "turn": checks.integer("turn", turn, -1, 2**63),
             }
         entry = Entry(line=0, **{name: value for name, value in fields.items() if name != "kind"})
-        lower = limit("at_most", min(at_most, sys.float_info.max))
+        lower = checks.positive("at_most", min(at_most, sys.float_info.max))
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if (fields["task"], fields["round"]) in history.answered:
                 raise AlreadyAnswered(
@@ -350,7 +351,7 @@ class Ledger:
         Args:
             max_epsilon: The new cap; 0 closes the ledger.
         """
-        lower = 0.0 if max_epsilon == 0 else limit("max_epsilon", max_epsilon)
+        lower = 0.0 if max_epsilon == 0 else checks.positive("max_epsilon", max_epsilon)
         with self._files.current(os.O_RDWR) as (descriptor, history):
             if to_units(lower) > history.cap_units:
                 raise ValueError(

@@ -11,8 +11,6 @@ Not detected: forgery, and both files restored or copied together, unless a ``wi
 another disk, tells. docs/proofs/ledger.md has the proof.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

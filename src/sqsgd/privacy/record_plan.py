@@ -1,7 +1,5 @@
 """What a budget per record buys in a federation: noise, bytes and error, also with a trusted server."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,12 +1,11 @@
 """How many reports of each user, at which local ε, have the least error under a central and a local limit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqsgd._internal import checks
+from sqsgd.mechanisms.gaussian_account import most_rho
 from sqsgd.privacy.certificate import MOST_REPORTS, CentralGuarantee, Order, central_guarantee
 from sqsgd.privacy.planner import automatic_scheme, once_outlook
 from sqsgd.schemes import make_scheme
@@ -140,7 +139,7 @@ def _most(
         else:
             high = guess
         # As if the privacy loss were Gaussian: its square grows with the number of reports.
-        ratio = (_gaussian(central, delta) / _gaussian(found.epsilon, delta)) ** 2
+        ratio = float(most_rho(central, delta) / most_rho(found.epsilon, delta))
         guess = min(max(math.floor(guess * ratio * (1 + _CLOSE) / 2), low + 1), high - 1)
     if kept is None:
         return None
@@ -153,18 +152,3 @@ def _most(
         warning=once_outlook(scheme, users * low),
         central=kept,
     )
-
-
-def _gaussian(epsilon: float, delta: float) -> float:
-    """μ of the Gaussian mechanism with this (ε, δ)."""
-    low, high = 0.0, 1e3
-
-    def below(bound: float) -> float:
-        return math.erfc(-bound / math.sqrt(2)) / 2
-
-    for _ in range(60):
-        mu = (low + high) / 2
-        tail = below(-mu / 2 - epsilon / mu)
-        spent = below(mu / 2 - epsilon / mu) - (math.exp(min(epsilon, 700.0)) * tail if tail else 0.0)
-        low, high = (mu, high) if spent < delta else (low, mu)
-    return high

@@ -1,7 +1,5 @@
 """The privacy statement: what is guaranteed to whom, without overstatement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -209,9 +209,7 @@ class Largest(Mechanism):
     dim: int
     count: int
 
-    @property
-    def traits(self) -> Traits:
-        return Traits(chooses=True)
+    traits = Traits(chooses=True)
 
     @property
     def identity(self) -> str:

@@ -52,6 +52,7 @@ class EachCoordinate(Mechanism):
     reach: float
     notion: Literal["local", "per-weight"] = "local"
     whole: int = NORMAL_FROM  # coordinates of the vector that these are a sample of, for the prediction
+    keeps_length = True
 
     @property
     def identity(self) -> str:
@@ -65,10 +66,6 @@ class EachCoordinate(Mechanism):
     def privacy(self) -> Privacy:
         times = self.dim if self.notion == "local" else 1
         return Privacy(epsilon=total(self.channel.epsilon, times), notion=self.notion)
-
-    @property
-    def keeps_length(self) -> bool:
-        return True
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)
@@ -241,9 +238,7 @@ class Picked(Mechanism):
     channel: Channel
     reach: float
 
-    @property
-    def traits(self) -> Traits:
-        return Traits(chooses=True)
+    traits = Traits(chooses=True)
 
     @property
     def identity(self) -> str:

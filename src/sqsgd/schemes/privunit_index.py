@@ -5,8 +5,6 @@ probability p: k-closest encoding (Isik et al. 2023, "Exact optimality of commun
 tradeoffs").
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +33,7 @@ class NearestVertices(NearCodes):
     dim: int
     epsilon: float
     nearest: int
+    norm = None
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_SIZE)
@@ -44,10 +43,6 @@ class NearestVertices(NearCodes):
     @property
     def identity(self) -> str:
         return f"nearest {self.nearest} of {2 * self.dim} vertices {self.epsilon!r}"
-
-    @property
-    def symbol(self) -> None:
-        return None
 
     @cached_property
     def law(self) -> SparseLaw:  # type: ignore[override]

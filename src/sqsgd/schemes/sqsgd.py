@@ -3,8 +3,6 @@
 Signs and levels spend a part of ε on the norm; sparse codes only if a norm is asked for.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -67,10 +65,6 @@ class Direction(Quantized):
     @property
     def identity(self) -> str:
         return f"direction {self.reach!r} ({self.quantizer.identity}) ({self.norm.identity})"
-
-    @property
-    def symbol(self) -> ScalarDP:
-        return self.norm
 
     @property
     def own_reach(self) -> float:

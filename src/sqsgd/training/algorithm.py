@@ -4,8 +4,6 @@ Numbers in comments are lines of the paper's Algorithm 2. The order is corrected
 rotate, quantise, privatise. (The paper clips before it adds the residual, which then leaves the range.)
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The local engine: all rounds in one process, with ledgers, timers and rounds lost to a crash."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence

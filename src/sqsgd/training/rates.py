@@ -1,7 +1,5 @@
 """Default learning rates of all schemes: as large as the noise of the reports allows."""
 
-from __future__ import annotations
-
 import math
 
 from sqsgd.core import Scheme

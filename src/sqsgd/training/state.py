@@ -1,12 +1,10 @@
 """What one round passes to the next, and the record that it leaves for progress bars, files and reports."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +34,7 @@ class State:
     lost: int = -1
     """A round that a crash interrupted: it is counted as spent and not repeated."""
 
-    def after(self, paid: Iterable[int] = ()) -> State:
+    def after(self, paid: Iterable[int] = ()) -> Self:
         """The state before the next round: nothing has changed but what these clients have spent."""
         spent = {**self.spent, **{client: self.spent.get(client, 0) + 1 for client in paid}}
         return dataclasses.replace(self, round=self.round + 1, spent=spent)

@@ -585,21 +585,10 @@ def load_problem(
     intercept = not features and not config.is_table
     made = (model_name, dataset.classes, dataset.in_shape, config.seed, given.get("model"))
     model = make_model(*made, head=dataset.head, intercept=intercept)
-    return make_problem(
-        dataset,
-        model,
-        clients=config.clients,
-        partition_scheme=config.partition,
-        seed=config.seed,
-        device=device,
-        batch=config.batch,
-        participants=config.participants,
-        workers=config.workers or cores(),
-        objective=objective,
-        minibatch=config.minibatch,
-        local_epochs=config.local_epochs,
-        local_lr=config.local_lr,
-    )
+    same = ("clients", "seed", "batch", "participants", "minibatch", "local_epochs", "local_lr")
+    chosen: dict[str, Any] = {name: getattr(config, name) for name in same}
+    chosen |= {"partition_scheme": config.partition, "device": device, "objective": objective}
+    return make_problem(dataset, model, workers=config.workers or cores(), **chosen)
 
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:

@@ -4,8 +4,6 @@ Random words are arguments; tests/reference.py has each kernel in plain NumPy. N
 file, whose edits numba's cache would not notice. Callers import inside functions: numba loads slowly.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Sums of records that are clipped to a grid, in whole numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from sqsgd._internal.kernels import compiled

@@ -189,12 +189,10 @@ def rotate_rows(source, signs, scale, target, largest, fine):
             rotate(row, signs[r, i], scale, row, largest)
 
 
-def _column_signs() -> Any:
-    """Bit j of word k is set where the Hadamard matrix of 64 coordinates is negative in row j, column k."""
-    return np.array([sum(((j & k).bit_count() & 1) << j for j in range(64)) for k in range(64)], np.uint64)
-
-
-_COLUMN_SIGNS = _column_signs()
+# Bit j of word k is set where the Hadamard matrix of 64 coordinates is negative in row j, column k.
+_COLUMN_SIGNS = np.array(
+    [sum(((j & k).bit_count() & 1) << j for j in range(64)) for k in range(64)], np.uint64
+)
 
 
 @inlined

@@ -1,7 +1,5 @@
 """One round at a node: check the request, pay, compute, encode, remember, answer; and what it remembers."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -11,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, Self, TypeAlias, final
 
 import numpy as np
 
@@ -54,7 +52,7 @@ class Kept:
         return hashlib.blake2b(content, digest_size=32).digest() + content
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Kept:
+    def from_bytes(cls, content: bytes) -> Self:
         if hashlib.blake2b(content[32:], digest_size=32).digest() != content[:32]:
             raise ValueError("its checksum is wrong")
         line, _, rest = content[32:].partition(b"\n")

@@ -3,8 +3,6 @@
 A server learns one of a few fixed sentences. The details stay in the owner's log and folder.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import logging
@@ -13,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
@@ -66,7 +65,7 @@ class Policy:
     """The ledger's second tip, outside ``state_dir``."""
 
     @classmethod
-    def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Policy:
+    def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Self:
         """The policy in a node's configuration; raises Refused if it is missing or invalid.
 
         A simulation protects nobody and needs neither a cap nor a folder.

@@ -1,13 +1,11 @@
 """What a server asks of one node in one round, and the model that comes with it: all of it is checked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
@@ -82,7 +80,7 @@ class Request:
         return {key: kind(values[key]) for key, kind in _FIELDS.items()}  # exact types, not NumPy's
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, object]) -> Request:
+    def from_fields(cls, fields: Mapping[str, object]) -> Self:
         """The inverse of ``to_fields``.
 
         Raises:
