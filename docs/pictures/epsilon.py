@@ -79,11 +79,15 @@ def ladder() -> None:
     steps = (
         ("against everyone, if nothing else is secret", LOCAL, LIGHT.series[1]),
         (
-            "against readers of the models, if the order\nwithin each round of 1,500 is secret",
+            "against the relay, or readers of the models if\nonly the order in each round of 1,500 is secret",
             shared,
             LIGHT.series[0],
         ),
-        ("against readers of the models, if the order\nover all 60,000 users is secret", run, OURS),
+        (
+            "against the service behind a relay, and readers of\nthe models: secret order over all 60,000",
+            run,
+            OURS,
+        ),
     )
     path = FOLDER / "ladder-of-trust.svg"
     title = "One user among 60,000 who report once (δ = 10⁻⁶ for the lower two)"

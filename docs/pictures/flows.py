@@ -55,7 +55,7 @@ FLOWS = {
             ("SqsgdStrategy", ("behind nginx; checks", "and averages")),
             ("Model", ("moves by", "the average")),
         ),
-        sent=("report", "102 bytes|at ε = 400"),
+        sent=("report", "98 bytes|at ε = 400"),
         published=("one step", "per round"),
         back="a request within the owner's limits, and the model",
     ),

@@ -20,7 +20,7 @@ from sqsgd.report.charts import DASHES
 PAGES = (DOCS / "results/reproduction.md", DOCS / "results/large-epsilon.md")
 BLOCK = re.compile(r"<!-- begin: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 SCHEMES = {
-    "sqsgd": "`sqsgd`, our default",
+    "sqsgd": "`sqsgd`, the earlier default",
     "sqsgd-stateless": "`sqsgd-stateless`",
     "sqsgd-paper": "sqSGD, fixed U = 10",
     "piecewise": "PM (`piecewise`)",
