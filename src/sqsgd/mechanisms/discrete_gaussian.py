@@ -199,7 +199,7 @@ class RecordNoise(Mechanism):
         return Traits(records=self.records)
 
     def relative_error(self, share: float) -> float:
-        """Of a sum whose norm is ``share`` times the bound: of the noise, and of the grid for noise and sum."""
+        """Of a sum whose norm is ``share`` times the bound: the noise, and the grid for noise and sum."""
         grid = grid_error(self._padded, self.levels)
         return self.dim * self.deviation**2 * grid / share**2 + grid - 1
 
