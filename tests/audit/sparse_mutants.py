@@ -39,6 +39,9 @@ class _Pairs:
     def __init__(self, draw):
         self.draw = draw
 
+    def draw_many(self, count, rng):
+        return np.array([self.draw(rng) for _ in range(count)])
+
 
 def drawing(change):
     """A mechanism whose pairs (l, j) are drawn by ``change(law)``, from a generator."""

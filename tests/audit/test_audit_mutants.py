@@ -92,7 +92,8 @@ def test_a_keep_that_is_too_large_is_caught():
     bound = {"distinguishing reports, budget 4"}  # with 2,500 trials it is only three deviations above 4
     assert_caught(broken(mutants.keeps_too_often), ratios | bound, trials=6000)
     found = caught(broken(mutants.sampler_keeps_too_often), RATIO, BOUNDS, OUTPUTS, trials=6000)
-    assert found == {"law of all outputs"} | bound
+    assert found >= {"law of all outputs"} | bound
+    assert all(name.startswith(("law of all outputs", "distinguishing")) for name in found)
 
 
 def test_only_what_is_broken_is_caught(monkeypatch):
@@ -254,7 +255,9 @@ def test_correct_sparse_codes_pass():
     ],
 )
 def test_departures_from_the_density_are_caught(kind, norm):
-    assert sparse_caught(sparse.small(kind, norm=norm), OUTPUTS) == {"law of all outputs"}
+    found = sparse_caught(sparse.small(kind, norm=norm), OUTPUTS)
+    assert "law of all outputs" in found
+    assert all(name.startswith("law of all outputs") for name in found)
 
 
 @pytest.mark.parametrize(

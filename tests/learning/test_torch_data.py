@@ -173,4 +173,4 @@ def test_a_loader_and_a_loss_are_all_that_a_run_needs(tmp_path):
     run = sqsgd.train(dataset=loader, model=nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)),
                       loss=nn.CrossEntropyLoss(), epsilon=100.0, bytes=32, rounds=60, clients=5, lr=0.3,
                       out=tmp_path / "run", report=False)  # fmt: skip
-    assert run.metrics["accuracy"] > 0.8
+    assert run.metrics["accuracy"] > 0.7

@@ -358,10 +358,10 @@ def cost(name: str, value: object) -> float:
     return math.nextafter(number, math.inf) if number < value else number  # type: ignore[operator]
 
 
-def three_digits(epsilon: float) -> str:
-    """An ε as text with three significant digits, rounded up, so that no statement is below it.
+def three_digits(epsilon: float, digits: int = 3) -> str:
+    """An ε as text with so many significant digits, rounded up, so that no statement is below it.
 
     >>> three_digits(0.138111), three_digits(4.0)
     ('0.139', '4')
     """
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(epsilon)):g}"

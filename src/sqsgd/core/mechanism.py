@@ -52,7 +52,7 @@ class Privacy:
 
     @property
     def is_pure_local(self) -> bool:
-        """Pure ε-LDP of the whole report: the only guarantee that ledgers and nodes accept."""
+        """Pure ε-LDP of the whole report: the only guarantee that nodes accept; ledgers also take records."""
         return self.notion == "local" and self.delta == 0
 
     @property

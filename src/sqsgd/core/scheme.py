@@ -49,13 +49,15 @@ class Scheme:
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
     residual: bool = False
-    """The client keeps unsent coordinates and adds them to its next gradient (Algorithm 2)."""
+    """The client keeps something for its next report: the coordinates that it did not send (Algorithm 2), or
+    what ``momentum`` or ``average`` says."""
     first_bound: float = 1.0
     """U_0, the bound of the first round, where none is given."""
     momentum: float = 0.0
     """The residual accumulates the velocity of the gradients instead (momentum correction)."""
     average: float = 0.0
-    """A report is about the running average of the client's gradients, with this share of the last one."""
+    """A report is about a running average, which starts at zero: this share of the last average, and the rest
+    of the new gradient."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)

@@ -24,6 +24,7 @@ class Task:
     """What the server asks of one client in one round. All of it is public.
 
     ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of clipping before it, or None.
+    Where the guarantee is per record, ``bound`` is the norm that each record is clipped to.
 
     >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
     119850

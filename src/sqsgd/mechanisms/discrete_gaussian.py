@@ -199,8 +199,9 @@ class RecordNoise(Mechanism):
         return Traits(records=self.records)
 
     def relative_error(self, share: float) -> float:
-        """Of a sum whose norm is ``share`` times the bound, from the noise and the grid of levels."""
-        return self.dim * self.deviation**2 * grid_error(self._padded, self.levels) / share**2
+        """Of a sum whose norm is ``share`` times the bound: the noise, and the grid for noise and sum."""
+        grid = grid_error(self._padded, self.levels)
+        return self.dim * self.deviation**2 * grid / share**2 + grid - 1
 
     @property
     def deviation(self) -> float:

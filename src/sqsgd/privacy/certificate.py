@@ -358,7 +358,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
         raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
-    epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE)))
+    epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE), 4))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)
     else:

@@ -261,7 +261,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
         found |= central(study.made_scheme, max(0, counted), found["order"], study.reports, seeded=False)
     who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
     found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
-    note, stated, _ = found["central_note"].partition(" for whoever sees only the models")
+    note, stated, _ = found["central_note"].partition(" against readers of the models")
     if study.admission == OPEN or (several and missed is None):
         why = "several reports of a user are certified when the study has ended"
         why = "in an open study one person may have made all the others" if study.admission == OPEN else why
@@ -274,7 +274,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
         }
     if stated:
         service = "against the service and all who see the models, unless the relay helps the service"
-        models = "for those who see the models; the service sees who sent what"
+        models = "against those who see the models; the service sees who sent what"
         found["central_note"] = f"{note} {service if study.relay else models}"
     return found
 

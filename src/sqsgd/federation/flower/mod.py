@@ -177,6 +177,9 @@ def asked_batch(run_config: Mapping[str, Any], content: RecordDict) -> int | Non
 
 
 def _in_ray() -> bool:
-    """Whether this process is a worker of Flower's simulation; no server can make it one."""
+    """Whether this process is a worker of Flower's simulation.
+
+    A request cannot make it one. An app's code could: only a guarded node is safe from the code it runs.
+    """
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())

@@ -31,7 +31,7 @@ from sqsgd.privacy.planner import outlook
 from sqsgd.training import RunConfig, Settings
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 from sqsgd.training.run_folder import RunFolder
-from sqsgd.training.settings import MOST_REPORTS
+from sqsgd.training.settings import MOST_REPORTS, USUAL_ROUNDS
 from sqsgd.training.state import make_record
 from sqsgd.training.summary import about_once, certificate, summarise
 
@@ -128,7 +128,7 @@ class SqsgdStrategy(Strategy):
         for note in untrained(self.structure):
             _LOG.warning("sqsgd: %s", note)
         apart = max(1.0, nodes / max(1, expected))
-        often = {"visits": (self.rounds or 600) / apart, "apart": apart}
+        often = {"visits": (self.rounds or USUAL_ROUNDS) / apart, "apart": apart}
         self.scheme = self.asked_for.make_scheme(self.structure.dim, **often, once=self.once)
         self.settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
         self.name = f"{self.scheme.name} {grid.run.run_id}"
