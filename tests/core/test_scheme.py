@@ -1,13 +1,16 @@
 """Schemes and the mean of reports: what both sides share, what is refused, and exact sums."""
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from refusing import refuse
 
-from sqsgd import Aggregate, MalformedReport, Task, make_scheme, seeded_rng
+from sqsgd import SCHEMES, Aggregate, MalformedReport, Task, make_scheme, seeded_rng
 from sqsgd.core import Privacy
 from sqsgd.core.transforms import Rotate
 
@@ -98,3 +101,11 @@ def test_many_reports_are_summed_as_exactly_as_few():
 def test_questions_about_a_guarantee(notion, delta, answers):
     privacy = Privacy(epsilon=1.0, notion=notion, delta=delta)
     assert (privacy.is_private, privacy.is_pure_local, privacy.protects_single_reports) == answers
+
+
+def test_the_command_starts_with_the_base_package_alone():
+    """`make test-base` runs this where nothing but the dependencies of the base package is installed."""
+    command = [sys.executable, "-m", "sqsgd", "schemes", "--dim", "100", "--epsilon", "4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {row["name"] for row in json.loads(done.stdout)} == set(SCHEMES)

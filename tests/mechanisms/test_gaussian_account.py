@@ -2,9 +2,7 @@
 
 from fractions import Fraction
 
-import dp_accounting
 import pytest
-from dp_accounting import pld
 
 from sqsgd import make_scheme
 from sqsgd.mechanisms.gaussian_account import (
@@ -18,6 +16,9 @@ from sqsgd.mechanisms.gaussian_account import (
     rho_for,
     spent,
 )
+
+dp_accounting = pytest.importorskip("dp_accounting", reason="needs pip install 'sqsgd[train]'")
+pld = pytest.importorskip("dp_accounting.pld")
 
 
 def theirs(rho, count, rate, delta):

@@ -64,6 +64,7 @@ def test_epsilon_at_delta_is_the_tight_profile_beside_pure_reports(tmp_path):
 
 
 def test_sampled_reports_cost_less_unless_nobody_can_compute_it(tmp_path, monkeypatch):
+    pytest.importorskip("dp_accounting", reason="needs pip install 'sqsgd[train]'")
     ledger = Ledger.create(tmp_path / "ledger", max_epsilon=1.0, delta=1e-5)
     for round in range(3):
         pay(ledger, round, Fraction(1, 20), rate=0.1)

@@ -8,8 +8,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from flint import fmpz_poly
 from shuffling import divergence, orders_of_passes, view
 from test_blanket import Adaptive, bound_of
@@ -196,6 +194,9 @@ def found_wrong():
 
 def theirs(local, users, reports, delta=1e-6):
     """dp-accounting's composition of the same profile, on a grid of its own."""
+    pld_pmf = pytest.importorskip("dp_accounting.pld.pld_pmf", reason="needs pip install 'sqsgd[train]'")
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     parts = index(local).mechanism.traits.blanket
     bound, step = blanket_bound(parts, users, negligible(delta, reports)), a_table(local, users, reports).step
     step = 0.7 * step

@@ -8,6 +8,7 @@ import pytest
 from sqsgd import cli, make_scheme
 from sqsgd.privacy.record_plan import record_plan
 
+pytest.importorskip("dp_accounting", reason="needs pip install 'sqsgd[train]'")
 BUDGET = {"dim": 3920, "records": 60_000, "silos": 10, "epsilon": 1.0, "delta": 1e-5, "rounds": 200}
 
 
