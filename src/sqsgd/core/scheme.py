@@ -132,7 +132,7 @@ class Scheme:
     def symbols(self) -> int:
         """How many different codes reports consist of, if they can be counted instead of kept; else 0.
 
-        Their public randomness is then that of the round, and their estimates are sums of equal units.
+        The round decides their public randomness, and their estimates are sums of equal units.
         """
         layout, offered = self.mechanism.layout, type(self.mechanism).unit_codes is not Mechanism.unit_codes
         counted = offered and len(layout) == 1 and all(transform.shared for transform in self.transforms)

@@ -305,7 +305,7 @@ Rotation = Literal["client", "round"]
 def rotated_by(rotation: Rotation, transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
     """The transforms with public randomness of each client, or the same for all clients of a round.
 
-    A round's rotation has the error of any one rotation; that of clients averages over them. It lets the
+    A round's rotation has the error of any one rotation, while rotations of clients average it. It lets the
     server count reports instead of keeping them, and no report then belongs to a client.
     """
     if rotation not in get_args(Rotation):
