@@ -624,7 +624,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
-        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | float | Path)
+        as_text = FIELDS.get(name) is str and isinstance(plain, int | float | Path)
         values[name] = str(plain) if as_text else plain
     return values, given
 
