@@ -541,10 +541,9 @@ def outlook(config: RunConfig, scheme: Scheme) -> str:
     """One line if a model is predicted to learn little or nothing from such reports."""
     if scheme.sums_records:
         return ""
-    if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients * config.reports)
-    else:
-        found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
+    softmax = bool(_once_rule(config))
+    reports = config.clients * config.reports if softmax else config.asked * config.rounds
+    found = planner.outlook(scheme, reports, config.bound, softmax=softmax)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 
