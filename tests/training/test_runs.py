@@ -90,7 +90,7 @@ def test_a_round_whose_measurement_was_interrupted_is_not_made_again(tmp_path, c
     run = interrupted(prepared(tmp_path / "run", **changes, **SIGNS), 10)
     run, state = run.resumed()
     assert (state.round, state.lost) == (9, 9)
-    rest = list(run.rounds(state))
+    rest = list(run.rounds())
     assert [(record.round, record.clients) for record in rest] == [(9, 0), (10, 4), (11, 4)]
     assert rest[-1].epsilon_total == 12 * 60.0
 
@@ -177,7 +177,7 @@ def test_a_finished_run_that_goes_on_loses_no_round(tmp_path, changes):
     finished(tmp_path / "run", **changes, **SIGNS)
     run, state = longer(tmp_path / "run", 14)
     assert (state.round, state.lost) == (12, -1)
-    assert [(record.round, record.clients) for record in run.rounds(state)] == [(12, 4), (13, 4)]
+    assert [(record.round, record.clients) for record in run.rounds()] == [(12, 4), (13, 4)]
 
 
 def test_a_run_that_was_killed_before_its_summary_loses_no_round(tmp_path, monkeypatch):

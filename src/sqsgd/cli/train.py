@@ -38,13 +38,13 @@ def train(
         from sqsgd.training.sweep import experiment_file
         from sqsgd.training.train import begin
 
-        run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
+        run = begin(values, experiment_file(config) if config else None, out, resume=resume)
         for line in () if resume else run.notes:
             typer.echo(line, err=True)
         try:
             with options.stopping_between_rounds() as signals:
                 measured, rounds = "", run.config.rounds
-                for record in run.rounds(state, stop=lambda: bool(signals)):
+                for record in run.rounds(stop=lambda: bool(signals)):
                     measured = reached(record, measured)
                     progress.show(told(record, rounds, measured), record.round + 1, rounds)
             if not (run.folder / "summary.json").exists():
