@@ -93,7 +93,7 @@ def test_many_reports_are_summed_as_exactly_as_few():
     [
         ("local", 0.0, (True, True, True)),
         ("local", 1e-9, (True, False, True)),
-        ("per-weight", 0.0, (True, False, True)),
+        ("record", 1e-5, (True, False, True)),
         ("central", 1e-5, (True, False, False)),
         ("none", 0.0, (False, False, False)),
     ],

@@ -46,11 +46,6 @@ def stated(tmp_path):
             "provided that the aggregator is trusted|a δ that the run did not record",
             "locally",
         ),
-        (
-            {"scheme": "ldp-fl", "notion": "per-weight", "epsilon": 2.0},
-            "Each weight of a report is ε-locally differentially private with ε = 2|for each weight in total",
-            "",
-        ),
         ({"notion": "astral"}, "Unknown guarantee. The meaning of its ε is unknown", "private with"),
         ({"scheme": "unheard-of", "done": 4}, "Unknown guarantee.", "private with"),
         ({"done": 10}, "4,000 in total so far|has so far spent 10 × 400 = 4,000", ""),

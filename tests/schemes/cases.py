@@ -96,13 +96,6 @@ CASES = [
     Case(name="ldp-fed", tiny={"dim": 4, "bytes": 1}, tiny_options=SHORT),
     Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="ldp-fl", tiny_options=SHORT),
-    Case(
-        name="ldp-fl",
-        options={"per_weight": True},
-        notion="per-weight",
-        tiny={"dim": 1, "bytes": 1},
-        tiny_options=SHORT,
-    ),
     Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bytes": 1}),
     Case(
         name="fedsel",

@@ -46,7 +46,6 @@ PREDICTED = [  # name, options, dim, epsilon, bytes, |x| / bound, and by how muc
     ("piecewise", {"coordinates": 40}, 512, 100.0, 32, 0.5, 0.01),
     ("ldp-fed", {"levels": 16}, 512, 100.0, 32, 1.0, 0.01),
     ("ldp-fl", {}, 512, 100.0, 32, 0.5, 0.01),
-    ("ldp-fl", {"per_weight": True}, 512, 100.0, 32, 1.0, 0.01),
     ("privunit", {}, 200, 20.0, None, 0.7, 0.0),
     ("privunit", {}, 1000, 60.0, 32, 0.7, 0.02),
     ("privunit-g", {}, 200, 20.0, None, 0.7, 0.0),

@@ -81,7 +81,6 @@ def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
     [
         ("fedsgd", {}, "scheme = 'fedsgd' is not locally private"),
         ("cpsgd", {}, "scheme = 'cpsgd' is not locally private"),
-        ("ldp-fl", {"per_weight": True}, "scheme = 'ldp-fl' is not locally private"),
         ("privunit", {}, "real arithmetic only, which ledgers do not certify"),
     ],
 )

@@ -14,7 +14,7 @@ from sqsgd.core.codec import Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import Codes, Estimate, Indices, Part, Vectors
 
-Notion = Literal["local", "record", "per-weight", "central", "none"]
+Notion = Literal["local", "record", "central", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Privacy:
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
     ``"record"`` (adding or removing one of a client's records, against the server itself; ``epsilon`` and
-    ``delta`` are then of ``reports`` reports together), ``"per-weight"`` (ε-LDP between vectors that differ
-    in one coordinate), ``"central"`` (of the sum of reports, under secure aggregation) or ``"none"``.
+    ``delta`` are then of ``reports`` reports together), ``"central"`` (of the sum of reports, under secure
+    aggregation) or ``"none"``.
 
     >>> from sqsgd import make_scheme
     >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
@@ -58,7 +58,7 @@ class Privacy:
     @property
     def protects_single_reports(self) -> bool:
         """Whether the guarantee holds against a server that sees each report by itself."""
-        return self.notion in ("local", "record", "per-weight")
+        return self.notion in ("local", "record")
 
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")

@@ -267,17 +267,9 @@ class Scheme:
             checks.vector("x", y, y.size)
 
     def check_clip(self, clip: float | None) -> None:
-        """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
-
-        tests/schemes/test_coordinatewise.py::test_clipping_would_break_the_guarantee_of_single_weights.
-        """
+        """Refuse clipping of a sum of records, which are clipped one by one."""
         if clip is not None and self.sums_records:
             raise ValueError(f"clip = {clip!r}: {self.name!r} clips every record to the bound; omit clip")
-        if clip is not None and self.privacy.notion == "per-weight":
-            raise ValueError(
-                f"clip = {clip!r}: clipping scales all weights by their common norm, and {self.name!r} with "
-                "per_weight = true protects each weight by itself; omit clip"
-            )
 
     def seal(self, columns: Columns, task: Task) -> bytes:
         """The message that carries these columns."""
