@@ -70,7 +70,7 @@ def test_the_largest_coordinates_arrive_exactly(count):
     assert np.array_equal(scheme.decode(message, t), expected)
     assert np.array_equal(scheme.mechanism.coordinates(scheme.open(message, t)), chosen)
     assert message == scheme.encode(x, t, seeded_rng(2))
-    assert (scheme.residual, scheme.momentum) == ((True, 0.9) if count < 300 else (False, 0.0))
+    assert (scheme.keeps_state, scheme.momentum) == ((True, 0.9) if count < 300 else (False, 0.0))
 
 
 def test_ties_go_to_the_first_coordinates():

@@ -12,7 +12,7 @@ def test_mean_is_recovered(case):
     """Over clients and rounds the mean of the estimates is x."""
     dim, reports = 64, 1000
     scheme, x, rng = case.make(dim=dim, bytes=case.mean_bytes), unit_vector(64), seeded_rng(3)
-    assert scheme.residual == case.waits
+    assert scheme.keeps_state == case.waits
     estimates = []
     for client in range(reports):
         t = task(scheme, client=client, round=client)  # the clients of a round may share their sample

@@ -49,4 +49,4 @@ def test_the_predicted_error_is_the_measured_one(dim, epsilon, options):
 
 def test_one_coordinate_needs_no_choice():
     scheme = fedsel(1, 3.0, 1)
-    assert (scheme.mechanism.selection, len(scheme.mechanism.layout), scheme.residual) == (None, 1, False)
+    assert (scheme.mechanism.selection, len(scheme.mechanism.layout), scheme.keeps_state) == (None, 1, False)

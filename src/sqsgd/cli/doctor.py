@@ -174,7 +174,7 @@ def schemes(dim: Dim = 119850, epsilon: Epsilon = 400.0, bytes_: Bytes = 256, as
             "name": name, "notion": privacy.notion, "epsilon": privacy.epsilon, "delta": privacy.delta,
             "arithmetic": privacy.arithmetic if privacy.is_private else "",
             "message_bytes": scheme.bits // 8, "code_bytes": -(-scheme.code_bits // 8),
-            "keeps_residual": scheme.residual, "summary": summary,
+            "keeps_residual": scheme.keeps_state, "summary": summary,
         })  # fmt: skip
     if as_json:
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])

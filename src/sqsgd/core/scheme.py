@@ -48,7 +48,7 @@ class Scheme:
     dim: int
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
-    residual: bool = False
+    keeps_state: bool = False
     """The client keeps something for its next report: the coordinates that it did not send (Algorithm 2), or
     what ``momentum`` or ``average`` says."""
     first_bound: float = 1.0
@@ -82,7 +82,7 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.average and not self.mechanism.traits.chooses
+        return self.keeps_state and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:
@@ -484,8 +484,9 @@ class Aggregate:
         if rest or (counts < 0).any():
             raise ValueError(f"counts of codes that come {column.count} at a time are not whole reports")
         found = scheme.mechanism.unit_codes((np.zeros((1, column.count), np.uint32),), task.bound)
-        if found is not None:
-            total += (counts[0::2] - counts[1::2]) * found[1][0]
+        if found is None:
+            raise ValueError(f"{scheme.name!r} states no size for its codes, so counts have no mean")
+        total += (counts[0::2] - counts[1::2]) * found[1][0]
         self._weight += reports
         self.count += reports
 

@@ -283,7 +283,7 @@ def _counted(scheme: Scheme, users: int, order: str, dropouts: int, colluding: i
             f"scheme = {scheme.name!r} has no pure local guarantee (notion {scheme.privacy.notion!r}), "
             "from which a central one could follow"
         )
-    if scheme.residual:
+    if scheme.keeps_state:
         raise ValueError(
             f"scheme = {scheme.name!r} keeps a residual for later reports; for a central guarantee use "
             "one that sends the whole vector, such as 'privunit-index' or 'sqsgd-stateless'"

@@ -400,4 +400,4 @@ def fedsel(
     _, picks, choice, top, channel = min(plans, key=lambda plan: plan[0])
     selection = TopSet(dim, top, choice) if dim > 1 else None
     mechanism = Picked(dim=dim, picks=picks, selection=selection, channel=channel, reach=reach)
-    return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, residual=dim > 1)
+    return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, keeps_state=dim > 1)

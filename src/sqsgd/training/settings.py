@@ -125,7 +125,7 @@ class Settings:
         if name == "auto":
             name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **known, **options)
-        if once and scheme.residual:
+        if once and scheme.keeps_state:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
                 "reports: write scheme = 'auto' for the best that keeps nothing"
@@ -173,6 +173,13 @@ class Settings:
             lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
             return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
         scheme.check_clip(self.clip_norm or None)
+        if (self.alpha, self.beta) != (1.0, 1.0) and (
+            scheme.average or scheme.momentum or not scheme.keeps_state
+        ):
+            raise ValueError(
+                f"alpha = {self.alpha:g}, beta = {self.beta:g}: {scheme.name!r} keeps no residual to weigh; "
+                "leave them out, or choose a scheme that sends a block, without average and momentum"
+            )
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)

@@ -464,7 +464,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
         raise ValueError(f"scheme {name!r} is for {value.dim:,} weights; the model has {dim:,}")
     if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
         raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
-    if config.once and value.residual:
+    if config.once and value.keeps_state:
         raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
     return value
 
