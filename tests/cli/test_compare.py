@@ -10,8 +10,8 @@ from tiny_runs import SWEEP
 from typed import typed
 
 from sqsgd.cli.output import Ended
-from sqsgd.training import sweep as sweeps
-from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
 
 command = import_module("sqsgd.cli.compare")
 

@@ -14,7 +14,7 @@ from typed import typed
 from sqsgd.cli.output import Ended
 from sqsgd.cli.train import describe, final_page
 from sqsgd.learning.problem import LearningProblem, ModelFailed
-from sqsgd.training import train
+from sqsgd.runs import train
 
 SUMMARY = {
     "scheme": "sqsgd",

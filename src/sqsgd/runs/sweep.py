@@ -20,7 +20,7 @@ from typing import Any
 
 from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml, write_atomically
-from sqsgd.training import train
+from sqsgd.runs import train
 from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, RunFolder, check_no_file, read_object
 from sqsgd.training.settings import FIELDS, USUAL_ROUNDS, RunConfig, load_config, make_config
 from sqsgd.training.summary import ACCURACY, mean_interval, read_headline
