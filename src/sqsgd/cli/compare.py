@@ -200,11 +200,14 @@ def ablate(
     **_settings: Any,
 ) -> None:
     """Run one of the paper's ablations (figures 1 to 4) with its settings, or with others."""
-    from sqsgd.runs.sweep import figure_file, figure_named, load_sweep
+    from sqsgd.runs.sweep import FIGURES, experiment_file, load_sweep
 
-    name, file = figure_named(figure)
+    names = {file.partition("-")[0]: name for name, file in FIGURES.items()}
+    if (name := names.get(figure, figure)) not in FIGURES:
+        raise ValueError(f"unknown ablation {figure!r} (there are {', '.join([*FIGURES, *names])})")
     if resume:
         sweep = sweep_to_resume(out, options.given(context))
     else:
-        sweep = with_values(load_sweep(figure_file(file), small=small), typed_values(context, option), title)
+        file = experiment_file(Path("experiments") / FIGURES[name])
+        sweep = with_values(load_sweep(file, small=small), typed_values(context, option), title)
     run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)

@@ -208,19 +208,6 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     return make_sweep(read_toml(path), str(path), small=small)
 
 
-def figure_named(name: str) -> tuple[str, str]:
-    """An ablation by its name or its figure (figure1): its name, and the name of its file."""
-    for known, file in FIGURES.items():
-        if name in (known, file, file.partition("-")[0]):
-            return known, file
-    files = ", ".join(f"{known} ({file.partition('-')[0]})" for known, file in FIGURES.items())
-    raise ValueError(f"unknown ablation {name!r}{checks.meant(name, FIGURES)} (there are {files})")
-
-
-def figure_file(name: str) -> Path:
-    return experiment_file(Path("experiments") / name)
-
-
 def experiment_file(path: Path) -> Path:
     """The path itself, or the experiment of this name in the installed package or the checkout."""
     if path.exists():
