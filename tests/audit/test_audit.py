@@ -4,14 +4,12 @@ import json
 import re
 import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 from subjects import subject
 
 from sqsgd import SCHEMES, MalformedReport, make_scheme
 from sqsgd.audit import Audit, Finding, Step, Subject, audit, distinguishing, noise, steps
-from sqsgd.audit.audit_page import page, write_audit
+from sqsgd.audit.audit_page import write_audit
 from sqsgd.audit.checklist import gathered
 from sqsgd.audit.findings import by_test, judged
 
@@ -105,12 +103,6 @@ def test_nan_violates_its_limit():
     assert tests == ["passed", "passed", "violated", "violated", "violated"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("trials", 10), ("seed", -1)])
-def test_sizes_are_checked(name, value):
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
-        subject("sqsgd", **{name: value})
-
-
 # ---------------------------------------------------------------- pictures and the page
 
 
@@ -148,16 +140,9 @@ def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
     assert 0.3 < finding.details["cosine"] < 0.6
     written = write_audit(gathered(case, [finding]), tmp_path)
     assert [path.name for path in written] == ["audit.html", "audit.json", "pictures-1.png"]
-    assert np.asarray(Image.open(tmp_path / "pictures-1.png")).shape == (3 * 140 + 2 * 8, 140)
-    assert (tmp_path / "audit.html").read_text().count("data:image/png;base64,") == 1
+    page = (tmp_path / "audit.html").read_text()
+    assert page.count("data:image/png;base64,") == 1
+    assert not re.search(r"https?://|@import|url\(", page)
     picture = torch.rand((1, 1, 28, 28), generator=torch.Generator().manual_seed(1))
     assert inversion.correlation(picture, picture) == pytest.approx(1.0)
     assert inversion.correlation(1 - picture, picture) == pytest.approx(-1.0)
-
-
-def test_the_page_loads_nothing_and_escapes_what_it_shows():
-    finding = Finding(check="law", name="<b>", outcome="violated", sentence="a & b", measured=1.5, limit=1.0)
-    text = page(gathered(subject("sqsgd"), [finding]))
-    assert "<b>" not in text
-    assert "a &amp; b" in text
-    assert not re.search(r"https?://|@import|url\(", text)
