@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from tiny_runs import prepared
 
 from sqsgd import RunConfig
 from sqsgd.training import Settings
@@ -54,13 +53,6 @@ def test_who_draws_the_noise_has_no_default():
         with pytest.raises(ValueError, match=r"secure = .* must be true or false"):
             Settings(epsilon=8.0, seed=1, secure=unclear)
     assert Settings(epsilon=8.0, seed=1, secure=False).secure is False
-
-
-def test_the_default_rate_suits_the_optimizer(tmp_path):
-    rates = {
-        kind: prepared(tmp_path / kind, optimizer=kind).settings.lr for kind in ("sgd", "momentum", "adam")
-    }
-    assert rates["momentum"] == rates["adam"] == pytest.approx(rates["sgd"] / 100)
 
 
 def run_settings(**values):

@@ -274,22 +274,6 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
 
 
-@pytest.mark.usefixtures("one_process")
-def test_a_grid_that_ends_too_early_is_continued(tmp_path):
-    """No arm is compared at a rate next to which a better one was not tried."""
-    out = tmp_path / "sweep"
-    values = {**SWEEP, "arms": [{"scheme": "fedsgd"}], "rates": [0.001, 0.003], "seeds": [1]}
-    _, (row,) = finished({**values, "choose_by": "loss"}, out)
-    (cell,) = make_sweep(values, "").cells()
-    ranks = {rate: rank for rank, rate, _ in sweeps.tried(load_sweep(out / "sweep.toml"), cell, out)}
-    rates = sorted(ranks)
-    place = rates.index(row["lr"])
-    assert rates[:2] == [0.001, 0.003]
-    assert 2 <= place < len(rates) - 1
-    assert ranks[rates[place]] == min(ranks.values())
-    assert row["lr_at_edge"] is False
-
-
 @pytest.mark.parametrize(
     ("accuracies", "tried_next", "marked"),
     [
