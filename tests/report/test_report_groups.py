@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from sqsgd.report.charts import all_charts
 from sqsgd.training.summary import mean_interval
 
 BASELINE = {"scheme": "fedsgd", "notion": "none"}
@@ -47,12 +46,6 @@ def test_means_are_over_finished_runs_if_there_are_any(grouped):
     assert [run.config.seed for run in group.counted] == [0]
     assert group.states == "1 finished, 1 unfinished, 1 failed"
     assert math.isnan(group.accuracy[1])
-
-
-def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
-    (group,) = grouped({"seed": 0, "done": 25}, {"seed": 1, "done": 33}, {"seed": 2, "done": 0})
-    assert (len(group.counted), group.rounds) == (2, 25)
-    assert [point["x"] for point in all_charts([group])[0].points] == [10.0, 20.0]
 
 
 @pytest.mark.parametrize("secure", [False, True])
