@@ -98,9 +98,3 @@ def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
     assert "[Errno" not in done.error or "/proc" in line or "nothing.toml" in line
     assert sorted(folder.rglob("*.[!p]*")) == before
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.parametrize("line", ["", "data", "ledger"])
-def test_a_group_without_a_command_shows_its_help(line):
-    done = typed(f"sqsgd {line}")
-    assert "Usage" in done.out + done.error

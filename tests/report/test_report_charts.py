@@ -1,7 +1,6 @@
 """What the figures show, that they can be told apart, and the files drawn from them."""
 
 import dataclasses
-import json
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sqsgd.report import charts as drawn
 from sqsgd.report.charts import all_charts, write_charts
 
 FEDSGD = {"scheme": "fedsgd", "notion": "none"}
@@ -37,18 +35,6 @@ def test_curves_are_means_with_the_interval_of_student(grouped):
     for chart in (bound, clip_rate):
         assert list(chart.curves) == ["sqsgd"]
         assert "it is constant: fedsgd" in chart.caption
-
-
-def test_long_runs_are_thinned_to_their_very_end(grouped):
-    (group,) = grouped({"rounds": 1000, "evaluate_every": 1})
-    charts = all_charts([group])
-    assert [len(chart.points) for chart in charts] == [drawn.MOST_POINTS] * 6
-    by_round, _, loss, epsilon, *_ = charts
-    assert (by_round.points[-1]["x"], epsilon.points[-1]["mean"]) == (1000, 400_000)
-    assert loss.points[0]["mean"] == pytest.approx(group.runs[0].columns["loss"][:17].mean())
-    assert [row["x"] for row in by_round.rows()][-1] == 1000
-    assert len(by_round.rows()) == drawn.MOST_ROWS
-    assert max(len(json.dumps(row)) for row in by_round.spec()["data"]["values"]) < 90
 
 
 def test_an_error_is_drawn_under_its_name_without_groups_of_another_metric(grouped):

@@ -58,10 +58,3 @@ def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
     assert [run.folder for run in group.repeated] == [group.runs[3].folder]
     assert group.states == "4 finished, 1 with a repeated seed"
     assert group.accuracy == mean_interval([float(run.accuracies[-1]) for run in group.runs[:3]])
-
-
-@pytest.mark.parametrize(("done", "counted"), [((5, 40, 7), 40), ((5, 7), 7)])
-def test_of_a_repeated_seed_the_finished_or_else_the_longest_run_counts(grouped, done, counted):
-    (group,) = grouped(*({"done": rounds} for rounds in done))
-    assert [run.rounds for run in group.counted] == [counted]
-    assert group.state == ("finished" if counted == 40 else "unfinished")

@@ -33,9 +33,8 @@ def written(tmp_path, monkeypatch):
 
 
 def test_the_page_shows_everything(tmp_path, written):
-    for wrong, words in ((tmp_path, "is a folder"), (tmp_path / "report.html", "does not exist")):
-        with pytest.raises(ValueError, match=words):
-            write_report([tmp_path / "none"], wrong)
+    with pytest.raises(ValueError, match="does not exist"):
+        write_report([tmp_path / "none"], tmp_path / "report.html")
     for seed in range(3):
         write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
     write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", best=0.8)

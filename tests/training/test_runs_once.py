@@ -98,17 +98,3 @@ def test_refusals_are_told(tmp_path):
     summary = json.loads((tmp_path / "second" / "summary.json").read_text())
     assert summary["refused"] == sum(record.refused for record in records) == 20
     assert "20 reports, by their clients' own ledgers" in describe(summary, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scheme": "sqsgd", "options": {"code": "signs"}}, "keeps a residual .* write scheme = 'auto'"),
-        ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
-        ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
-    ],
-)
-def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(tmp_path / "run", ONCE, **changes)
-    assert not (tmp_path / "run").exists()

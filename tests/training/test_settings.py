@@ -68,20 +68,6 @@ def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
         assert made.max_epsilon == cap if ledgers else made is None
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options", "reason"),
-    [
-        ("fedsgd", {}, "scheme = 'fedsgd' is not locally private"),
-        ("cpsgd", {}, "scheme = 'cpsgd' is not locally private"),
-        ("ldp-fl", {"per_weight": True}, "scheme = 'ldp-fl' is not locally private"),
-        ("privunit", {}, "real arithmetic only, which ledgers do not certify"),
-    ],
-)
-def test_no_ledger_for_what_it_cannot_certify(scheme, options, reason):
-    with pytest.raises(ValueError, match=f"ledgers = '.*users'.*{reason}"):
-        run_settings(scheme=scheme, ledgers="users", options=options)
-
-
 def test_what_is_given_wins_over_the_rules():
     ruled = run_settings(features="hog", model="linear", participation="once")
     assert ruled.bound != run_settings(participation="once").bound  # of a softmax on features of unit length

@@ -145,26 +145,6 @@ def test_after_a_crash_the_passes_go_on_in_the_same_orders(tmp_path):
     assert rest[-1].accuracy == whole[-1].accuracy
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"reports": 0}, "reports = 0 must be .* 1 to 10000"),
-        ({"reports": 3}, "rounds = 4 cannot be cut into 3 passes of one length"),
-        ({"reports": 2, "rounds": 200}, "rounds = 100 is more than clients = 40"),
-        ({"reports": 2, "participation": "5"}, "reports = 2 needs participation = 'once', not '5'"),
-        ({"reports": 2, "participation": "all"}, "reports = 2 needs participation = 'once', not 'all'"),
-        ({"reports": 2, "visits": 3}, "visits = 3 with reports = 2 must be 1"),
-        ({"reports": 2, "visits": 1, "engine": "flower"}, "asks a node for one report in a round"),
-        ({"reports": 2, "scheme": "sqsgd", "options": {"code": "signs"}}, "would link its reports"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_before_anything_is_paid(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(tmp_path / "run", {**SMALL, **changes})
-    assert not (tmp_path / "run").exists()
-
-
 def test_reports_imply_participation_and_rounds():
     """With 60,000 users and 16 reports: 6 rounds in each pass."""
     assert make_config({"reports": 1}).once

@@ -44,7 +44,12 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.evaluate_every == job.config.rounds for job in sweep.tuning_jobs())
 
 
-def test_base_panels_and_arms_are_merged():
+def test_base_panels_and_arms_are_merged_and_may_have_names():
+    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
+    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
+    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
+    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
+    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
     base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}, "ledgers": "kept"}
     arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
     sweep = make_sweep({**SWEEP, "base": base, "arms": arms, "tuning_rounds": 2}, "")
@@ -53,16 +58,6 @@ def test_base_panels_and_arms_are_merged():
     jobs = sweep.jobs({cell.name: 0.1})
     assert [job.config.ledgers for job in jobs] == [f"kept/runs/{cell.name}/seed-{seed}" for seed in (1, 2)]
     assert [{job.config.rounds for job in some} for some in (sweep.tuning_jobs(), jobs)] == [{2}, {6}]
-
-
-def test_arms_and_panels_can_be_named():
-    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
-    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
-    assert [(cell.panel, cell.arm) for cell in sweep.cells()] == [("ε = 60", "Ours"), ("ε = 60", "fedsgd")]
-    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
-    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
-    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
-    assert make_sweep(tomllib.loads(sweep.to_toml()), "again") == sweep
 
 
 @pytest.mark.parametrize(
