@@ -148,7 +148,7 @@ def plan(
         epsilon: The privacy budget of a report.
         bytes: The budget for the packed codes of a report.
         clients: Reports per round.
-        rounds: Rounds that a client takes part in.
+        rounds: Number of rounds in which a client takes part.
         probability: With which the statements about reconstruction may fail.
         prior: What the attacker knows already, as a log density ratio (ρ₀).
 
