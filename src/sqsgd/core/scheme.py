@@ -218,7 +218,7 @@ class Scheme:
         if not self.sums_records:
             raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
         if x.block != self.record_sum(task).block:
-            raise ValueError("x is a sum of other coordinates: make it with scheme.record_sum(task)")
+            raise ValueError("x is a sum over other coordinates: create it with scheme.record_sum(task)")
         return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:

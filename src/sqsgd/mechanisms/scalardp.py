@@ -214,7 +214,7 @@ def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
     (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
     """
     if norm_epsilon == 0:
-        raise ValueError("norm_epsilon = 0: only sparse codes do without a norm")
+        raise ValueError("norm_epsilon = 0: only sparse codes can omit the norm")
     if norm_epsilon is None:
         share = next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
     else:

@@ -357,7 +357,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
     if known != (guarantee.users, guarantee.local_epsilon) or guarantee.bound == "local":
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
-        raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
+        raise ValueError("the reports are private in real arithmetic only, which certificates do not support")
     epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE), 4))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)

@@ -456,7 +456,7 @@ def check_parts(config: RunConfig) -> None:
     if config.scheme != "auto" and not config.own_scheme:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
-        raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
+        raise ValueError(f"engine = {config.engine!r}: trained by a federation; resume it on its server")
     needed = ("flwr", "ray") if config.engine == "flower" else ()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
@@ -481,7 +481,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
         raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
     if config.once and value.residual:
-        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
+        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' does not support this")
     return value
 
 
@@ -567,7 +567,7 @@ def load_problem(
     for name in OBJECTS:
         if getattr(config, name) == IN_MEMORY and name not in given:
             raise ValueError(
-                f"{name} = {IN_MEMORY!r}: this run was begun from Python with an object that has no name; "
+                f"{name} = {IN_MEMORY!r}: this run was started from Python with an object that has no name; "
                 f"resume it with sqsgd.train(out=..., resume=True, {name}=...)"
             )
     device = find_device(config.device)

@@ -252,7 +252,7 @@ class Device:
             known = ask.json("/round")
             now, state = known.get("round"), known.get("state")
             if known.get("study") != terms.id:
-                raise StudyRefused(f"the service is now that of another study, {known.get('study')!r}")
+                raise StudyRefused(f"the service now serves another study, {known.get('study')!r}")
             if "round" not in each and state == "open":
                 each["round"] = checks.integer("round", now, 0, terms.known["rounds"] - 1)
             if state == "ended" or (isinstance(now, int) and now > each.get("round", now)):
