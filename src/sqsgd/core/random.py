@@ -216,7 +216,7 @@ class Rng:
 
 
 def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
-    """A private generator for real data.
+    """Create a private generator for real data.
 
     Args:
         source: ``"keystream"``: AES-256 in counter mode under a key from the operating system; the stated ε
@@ -252,7 +252,7 @@ def idle_rng() -> Rng:
 
 
 def seeded_rng(seed: int) -> Rng:
-    """A reproducible generator for experiments. It protects nobody: the seed determines the noise.
+    """A reproducible generator for experiments. It does not protect anyone: the seed determines the noise.
 
     Args:
         seed: An integer from 0 to 2^256 - 1.

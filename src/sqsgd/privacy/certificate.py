@@ -52,7 +52,7 @@ class Pass:
 
     @property
     def counted(self) -> int:
-        """The number of users among whom one can hide; ValueError if no guarantee holds."""
+        """The number of users that are shuffled together; raises ValueError if no guarantee holds."""
         return _counted(self.scheme, self.users, self.order, self.dropouts, self.colluding)
 
     @property
@@ -132,7 +132,7 @@ def central_guarantee(
             them in one visit, in the round of the user.
         dropouts: The most users who may not answer in a pass, for reasons other than their data and slots;
             not counted.
-        colluding: Users who tell the attacker their slots and reports; not counted either.
+        colluding: Users who reveal their slots and reports to the attacker; not counted either.
         linked: Why the reports of a user can be linked to each other, such as "one order for all passes" or
             "one connection"; they then count as one report of a larger local ε. Empty if they cannot.
 

@@ -55,7 +55,7 @@ OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
-    """A finished run: the content of its folder, and the trained model.
+    """A finished run with the content of its folder and the trained model.
 
     >>> summary = {"metrics": {"accuracy": 0.9}}
     >>> TrainedRun(folder=Path("a"), config=RunConfig(epsilon=8.0), summary=summary, model=None).metrics
@@ -77,7 +77,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last measurement on held-out data, by name; the headline first."""
+        """The last metrics on held-out data by name, starting with the main metric."""
         found = self.summary["metrics"] or {self.summary["metric"]: self.summary["test_loss"]}
         return {name: NUMBERS.get(value, value) for name, value in found.items()}
 
@@ -143,19 +143,19 @@ def run(
     report: bool = True,
     **settings: Any,
 ) -> Rounds:
-    """The rounds of the run that ``train`` carries out, one record each; ``result`` is then the finished run.
+    """Iterate over the rounds of a training, one record per round. ``result`` is then the finished run.
 
-    After a loop that ended early, by ``break`` or an exception, another loop goes on, or ``resume=True``.
+    If a loop ends early (``break`` or an exception), continue with another loop or ``resume=True``.
 
     Args:
-        config: As for ``train``, like all other arguments.
+        config: As for ``train``. The same applies to all other arguments.
         out: The folder of the run.
         resume: Continue the run in ``out``.
         report: Write ``report.html`` after the last round.
         **settings: Fields of ``RunConfig``, or objects.
 
     Raises:
-        ValueError: The message names the wrong setting.
+        ValueError: If a setting is invalid.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -210,8 +210,8 @@ def train(
         The finished run. Ctrl-C saves a checkpoint and is raised again.
 
     Raises:
-        ValueError: The message names the wrong setting, as the command's does.
-        FileNotFoundError: The configuration or the dataset is not there.
+        ValueError: If a setting is invalid.
+        FileNotFoundError: If the configuration or the dataset does not exist.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
