@@ -178,14 +178,14 @@ class Device:
     ) -> dict[str, Any]:
         """Visit a study. Joins the study on the first visit, and sends each report that is due.
 
-        Call it again after ``seconds``. If it is unknown whether a report arrived, the same bytes are sent again.
+        Call it again after ``seconds``. If an answer is lost, the same bytes are sent again.
 
         Args:
             url: The address of the study, https unless it is on this machine.
             gradient: The app's function of the model's weights.
-            invitation: The invitation from the operator, or None if the study is open.
+            invitation: The invitation from the operator, or None for an open study.
             study: The study's id, if the app knows it; None: that in the invitation, if there is one.
-            max_epsilon: The most that all reports to this study may cost; None: what the budget has left.
+            max_epsilon: The largest total cost of all reports to this study; None: the remaining budget.
 
         Returns:
             ``study``; how many reports are ``accepted``, ``waiting`` and ``missed``; ``seconds`` until the
@@ -194,7 +194,7 @@ class Device:
         Raises:
             StudyRefused: If the study has changed, or requests something that a device never does.
             ReportRefused: If the budget is spent, or the report was paid for before.
-            ServiceRefused: If the service is unavailable or refuses; the next visit continues from here.
+            ServiceRefused: If the service is unavailable or refuses; try again later.
         """
         check_address("url", url)
         everything = json.loads(self._reports.read_text()) if self._reports.exists() else {}
