@@ -58,54 +58,6 @@ Column = Annotated[
 ]
 
 _SILENT = 1.5  # seconds after which a step is shown again
-SETTINGS = {
-    "scheme": "A name from sqsgd schemes, auto (the best for your settings), or package.module:function.",
-    "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
-    "label": "Column of a table to predict: a class, or a number if it has a range.",
-    "owner": "Column of a table with the owner of each row; by default, every row has a different owner.",
-    "data_dir": "Folder of the datasets; the default is $SQSGD_DATA.",
-    "model": "lenet5, resnet110, ... or package.module:factory.",
-    "loss": "cross-entropy, squared-error, multi-label or package.module:name.",
-    "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
-    "several with weights: soft-hog:0.7+font-digits:0.7.",
-    "clients": "Number of clients; 0 selects the owners in the data, or 10.",
-    "participation": "all, a number of clients per round, a fraction (0.1), or once (one report per client).",
-    "reports": "Reports per client, with once: one in each pass, with a new secret order for each pass.",
-    "visits": "Use 1 to send all reports of a client in one round, and 0 to send one in each pass.",
-    "minibatch": "Use one batch per client if participation is a number.",
-    "local_epochs": "Number of local epochs per round (federated averaging); 0 disables it.",
-    "local_lr": "Learning rate for the local steps of a client.",
-    "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
-    "batch": "Batch size of a client.",
-    "epsilon": "Privacy budget of one report, or of the whole run for privacy per record.",
-    "bytes": "Bytes for the packed codes of one report.",
-    "rounds": "Number of rounds; 0 selects 600, or 10 to 100 with once.",
-    "lr": "Learning rate; 0 computes it from the budget.",
-    "optimizer": "sgd, momentum or adam.",
-    "decay": "Decay of the learning rate: linear to zero (auto, linear), or none.",
-    "bound": "Initial bound; 0 selects the default of the scheme.",
-    "track": "Adapt the bound to the privatised magnitudes.",
-    "clip_norm": "Clipping norm for gradient plus residual, or for every record; 0: none, or selected.",
-    "delta": "Per record: delta of the whole run.",
-    "sampling": "Per record: fraction of records in a report; 0 selects the smallest without extra noise.",
-    "batching": "Per record: poisson or disjoint batches.",
-    "records": "Per record: public number of records per client; 0 selects rows / clients.",
-    "normalise": "Per record: scale every gradient to the clipping norm.",
-    "alpha": "Factor for the gradient that is added to the residual.",
-    "beta": "Factor for the gradient that is added to the report.",
-    "ledgers": "Folder for the ledgers of the clients.",
-    "seed": "Seed for everything except secure noise.",
-    "secure": "Use noise from the operating system, so that the run cannot be repeated.",
-    "validation": "Fraction of the training images to evaluate on instead of the test set.",
-    "test_images": "Number of held-out images to evaluate on; 0 uses all.",
-    "evaluate_every": "Number of rounds between evaluations.",
-    "checkpoint_every": "Number of rounds between checkpoints.",
-    "workers": "Number of gradients to compute in parallel; 0 uses one per core.",
-    "device": "Device for the gradients: cpu, cuda, mps or auto.",
-    "engine": "local, or flower to run the same training on Flower.",
-    "name": "Name of the run in tables and figures.",
-}
-"""What help says of a setting that is an option, where the field itself does not say it."""
 COMPLETED = {"scheme": SCHEME_NAMES, "dataset": names_of("sqsgd.learning.files", "DATASETS")}
 
 
@@ -121,10 +73,11 @@ def takes(
         own = inspect.signature(command, eval_str=True)
         kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
         hints = get_type_hints(settings, include_extras=True)
+        texts = {name: text for cls in reversed(settings.__mro__) for name, text in _texts(cls).items()}
         for field in dataclasses.fields(settings):
             name, hint = field.name, hints[field.name]
-            kind, text, *_ = get_args(hint) if get_origin(hint) is Annotated else (hint, SETTINGS.get(name))
-            if name in without or text is None or not field.init:
+            kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+            if name in without or name not in texts or not field.init:
                 continue
             default = changed.get(name, field.default)
             if panel is not None:
@@ -134,7 +87,7 @@ def takes(
                 flag += f"/--no-{flag[2:]}"
             option = typer.Option(
                 flag,
-                help=text,
+                help=texts[name],
                 autocompletion=COMPLETED.get(name),
                 show_default="the cost of all rounds" if name == "max_epsilon" else True,
                 rich_help_panel=panel,
@@ -147,6 +100,12 @@ def takes(
         return command
 
     return extended
+
+
+def _texts(settings: type) -> dict[str, str]:
+    """What help says of the fields that a class annotates; a subclass may leave it out."""
+    hints = get_type_hints(settings, include_extras=True) if dataclasses.is_dataclass(settings) else {}
+    return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:
