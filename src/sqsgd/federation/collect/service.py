@@ -248,7 +248,7 @@ class Service:
         try:
             route = self._route(asked.path)
             if route is None:
-                raise Rejection("not-found", "this service does not have that")
+                raise Rejection("not-found", "this service does not have this resource")
             method, kind, handler = route
             if method and ("GET" if asked.method == "HEAD" else asked.method) != method:
                 return self._refuse(Rejection("wrong-method", f"this takes {method}"), {"allow": method})
