@@ -13,6 +13,7 @@ from typed import typed
 
 from sqsgd.federation.collect.database import open_database
 from sqsgd.federation.collect.intake import ENDED, Issue, Probe, stage
+from sqsgd.federation.collect.oblivious import Malformed, check_keys
 from sqsgd.federation.collect.rounds import (
     KEY_SECONDS,
     check_study,
@@ -28,6 +29,7 @@ from sqsgd.federation.collect.rounds import (
     tick,
     write_outcome,
 )
+from sqsgd.federation.collect.study import GATEWAY_KEY, read_key
 from sqsgd.training import server_step
 from sqsgd.training.reading import read_run
 
@@ -184,15 +186,24 @@ def test_rounds_that_passed_while_no_worker_ran(asking_of):
 
 
 def test_keys_of_the_gateway_are_replaced(asking_of, url):
+    """Signed by whoever has the signing key; a signature lasts as long as the gateway keeps the key."""
     asking = asking_of(url)
-    (first,) = gateway_keys(asking.database)
+    signer = read_key(asking.folder / GATEWAY_KEY, asking.study.gateway_key)
+    begun, ((first,), before) = asking.database.now(), gateway_keys(asking.database)
     for week, numbers in enumerate(([2, 1], [3, 2], [4, 3])):
         asking.shift = (week + 1) * (KEY_SECONDS + 1)
+        tick(asking.database, asking.study)
+        assert gateway_keys(asking.database)[1] == before
         for _ in range(2):
-            tick(asking.database, asking.study)
-        found = gateway_keys(asking.database)
+            tick(asking.database, asking.study, signer)
+        found, signed = gateway_keys(asking.database)
         assert [key.number for key in found] == numbers
         assert (first in found) == (week == 0)
+        for now in (begun + asking.shift, begun + asking.shift + 2 * KEY_SECONDS - 5):
+            assert check_keys(signed, signer.public_key(), now) == found[0].configuration
+        with pytest.raises(Malformed, match="expired"):
+            check_keys(signed, signer.public_key(), begun + asking.shift + 2 * KEY_SECONDS + 5)
+        before = signed
     assert len({key.private for key in found} | {first.private}) == 3
 
 

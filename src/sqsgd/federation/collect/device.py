@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
@@ -24,13 +25,25 @@ from sqsgd._internal.files import prepared, put
 from sqsgd.core import Scheme
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Task
-from sqsgd.federation.collect.tokens import ANSWER_BYTES, TokenKey, TokenRefused, challenge
+from sqsgd.federation.collect.tokens import (
+    ANSWER_BYTES,
+    TokenKey,
+    TokenRefused,
+    base64url,
+    challenge,
+    read_base64url,
+)
 from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.schemes import make_scheme
 
 Transport = Callable[[str, bytes | None, Mapping[str, str]], bytes]
 """Sends a body (None: GET) with headers to an address; returns the answer or raises ``ServiceRefused``."""
-_MOST_DIM, _MOST_TEXT, _MOST_ROUNDS, _MOST_REPORTS = 1 << 24, 1 << 20, 10**6, 1000
+_MOST_DIM, _MOST_TEXT = 1 << 24, 1 << 20
+MOST_SEED = 2**53 - 1  # numbers in JavaScript are exact up to here
+_LIMITS = {
+    "dim": (1, _MOST_DIM), "rounds": (1, 10**6), "reports": (1, 1000), "begins": (0, 2**40),
+    "seed": (0, MOST_SEED), "request_bytes": (1024, _MOST_TEXT),
+}  # fmt: skip
 _SPREAD = 0.9  # of a round; the rest is left for retries
 _UNIT = 1 << 53
 
@@ -47,6 +60,32 @@ class ServiceRefused(Exception):
         super().__init__(f"the service answered {status}: {reason}" if status else reason)
 
 
+def check_terms(known: Mapping[str, Any]) -> None:
+    """What is wrong with the terms of a study, apart from its scheme and keys, as a ValueError."""
+    for name, (least, most) in _LIMITS.items():
+        checks.integer(name, known.get(name), least, most)
+    checks.real("round_seconds", known["round_seconds"], 0.1, 1e9)
+    if known["visits"] not in ("drawn", "once"):
+        raise ValueError(f"visits = {known['visits']!r} must be drawn or once")
+    if known["relay"] is not None:
+        check_address("relay", known["relay"])
+
+
+def check_scheme(scheme: Scheme) -> Scheme:
+    """A scheme for studies; ValueError if it is none."""
+    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact" or not scheme.symbols:
+        lacks = "a study needs a pure local guarantee in exact arithmetic, and reports that can be counted"
+        raise ValueError(f"scheme = {scheme.name!r}: {lacks}, the same for all devices of a round")
+    return scheme
+
+
+def check_address(name: str, url: object) -> None:
+    """https, unless it is on this machine."""
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or (parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost")):
+        raise ValueError(f"{name} = {url!r} must begin with https://")
+
+
 @dataclass(frozen=True)
 class Terms:
     """The study as this device first read it: bytes whose digest is the study's id.
@@ -59,25 +98,16 @@ class Terms:
 
     def __post_init__(self) -> None:
         try:
-            found = json.loads(self.description)
-            if not isinstance(found, dict) or found.get("format") != 1:
+            if self.known["format"] != 1:
                 raise ValueError("it is not in format 1")
-            for name, least, most in (
-                ("dim", 1, _MOST_DIM), ("rounds", 1, _MOST_ROUNDS), ("reports", 1, _MOST_REPORTS),
-                ("begins", 0, 2**40), ("seed", 0, 2**53 - 1), ("request_bytes", 1024, _MOST_TEXT),
-            ):  # fmt: skip
-                checks.integer(name, found[name], least, most)
-            checks.real("round_seconds", found["round_seconds"], 0.1, 1e9)
-            if not isinstance(found["options"], dict) or found["visits"] not in ("drawn", "once"):
-                raise ValueError("options and visits")
-            if found["relay"] is not None:
-                check_address("relay", found["relay"])
-            object.__setattr__(self, "known", found)
-            self.key, self.scheme, self.task(0)  # they are made now, or refused
+            check_terms(self.known)
+            self.key, self.signer, self.scheme, self.task(0)  # they are made now, or refused
         except (KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
             raise StudyRefused(f"the study is invalid: {error}") from None
 
-    known: Any = None
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        return dict(json.loads(self.description))
 
     @cached_property
     def id(self) -> str:
@@ -85,19 +115,18 @@ class Terms:
 
     @cached_property
     def key(self) -> TokenKey:
-        return TokenKey(base64.urlsafe_b64decode(self.known["token_key"] + "=="))
+        return TokenKey(read_base64url("token_key", self.known["token_key"]))
+
+    @cached_property
+    def signer(self) -> Ed25519PublicKey:
+        """Whoever signs the gateway's keys."""
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.known["gateway_key"]))
 
     @cached_property
     def scheme(self) -> Scheme:
         known = self.known
-        scheme = make_scheme(
-            known["scheme"], dim=known["dim"], epsilon=known["asked_epsilon"], bytes=known["bytes"],
-            **known["options"],
-        )  # fmt: skip
-        if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
-            raise ValueError(f"the scheme {scheme.name!r} has no exact local epsilon")
-        if not scheme.symbols:
-            raise ValueError(f"the reports of {scheme.name!r} are not the same for all devices of a round")
+        asked = {"dim": known["dim"], "epsilon": known["asked_epsilon"], "bytes": known["bytes"]}
+        scheme = check_scheme(make_scheme(known["scheme"], **asked, **known["options"]))
         if f"{scheme.fingerprint:08x}" != known["fingerprint"]:
             raise ValueError("the fingerprint belongs to another scheme")
         return scheme
@@ -213,7 +242,7 @@ class Device:
         if "token" not in kept["reports"][0]:
             self._join(url, terms, kept["reports"], invitation)
             self._keep(everything)
-        ask = _Asking(url, terms, self._transport)
+        ask = _Asking(url, terms, self._transport, self._clock())
         for number, each in enumerate(kept["reports"]):
             if each["state"] == "waiting" and self._clock() >= each.get("due", 0.0):
                 self._visit(ask, terms, number, each, everything, gradient)
@@ -236,7 +265,7 @@ class Device:
         for each, token in zip(reports, tokens, strict=True):
             for name in ("nonce", "salt", "blind"):
                 del each[name]
-            each["token"] = _text(token)
+            each["token"] = base64url(token)
 
     def _visit(
         self,
@@ -268,7 +297,12 @@ class Device:
             self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
             x = _answer(gradient, weights)
             message = terms.scheme.encode(x, task, secure_rng())
-            body = {"study": terms.id, "round": task.round, "token": each["token"], "report": _text(message)}
+            body = {
+                "study": terms.id,
+                "round": task.round,
+                "token": each["token"],
+                "report": base64url(message),
+            }
             each |= {
                 "body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon,
                 "fingerprint": terms.known["fingerprint"],
@@ -291,8 +325,9 @@ class Device:
 class _Asking:
     """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
 
-    def __init__(self, url: str, terms: Terms, transport: Transport) -> None:
-        self._url, self._terms, self._transport, self._keys = url, terms, transport, b""
+    def __init__(self, url: str, terms: Terms, transport: Transport, now: float) -> None:
+        self._url, self._terms, self._transport, self._now = url, terms, transport, now
+        self._keys = b""
 
     def _ask(self, path: str, body: bytes | None = None) -> bytes:
         fields = {} if body is None else {"content-type": "application/json"}
@@ -301,7 +336,12 @@ class _Asking:
             return self._transport(self._url + path, body, fields)
         from sqsgd.federation.collect import oblivious
 
-        self._keys = self._keys or self._transport(relay, None, {})
+        try:
+            if not self._keys:
+                signed = self._transport(relay, None, {})
+                self._keys = oblivious.check_keys(signed, self._terms.signer, self._now)
+        except oblivious.Malformed as error:
+            raise StudyRefused(f"the keys that {relay} gives are not used: {error}") from None
         asked = oblivious.Request("GET" if body is None else "POST", path, fields, body or b"")
         try:
             inner = oblivious.pack_request(asked, self._terms.known["request_bytes"])
@@ -333,13 +373,6 @@ class _Asking:
             return checks.vector("weights", np.frombuffer(content, "<f4"), dim)
         except ValueError as error:
             raise StudyRefused(f"the model is invalid: {error}") from None
-
-
-def check_address(name: str, url: object) -> None:
-    """https, unless it is on this machine."""
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or (parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost")):
-        raise ValueError(f"{name} = {url!r} must begin with https://")
 
 
 def _named(invitation: str | None) -> str | None:
@@ -379,10 +412,6 @@ def _summary(terms: Terms, reports: list[dict[str, Any]], now: float) -> dict[st
     seconds = max(min(waiting) - now, soon) if waiting else None
     counted = {name: states.count(name) for name in ("accepted", "waiting", "missed")}
     return {"study": terms.id, **counted, "seconds": seconds}
-
-
-def _text(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def _answer(gradient: Callable[[Vector], npt.ArrayLike], weights: Vector) -> Vector:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKey, KEMKeyPair
@@ -169,36 +169,69 @@ def _answer_cipher(context: Any, enc: bytes, nonce: bytes, aead: int) -> tuple[A
     return cipher(expanded[0][:size]), expanded[1][:_NONCE]
 
 
-@dataclass(frozen=True)
-class GatewayKey:
+class GatewayKey(NamedTuple):
     """A private key of the gateway, by its number."""
 
     number: int
     private: bytes
 
-    @cached_property
     def made(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.private)
 
     @property
     def configuration(self) -> bytes:
-        """The public part, as devices fetch it."""
+        """The public part after its length, as in ``application/ohttp-keys``."""
         suites = b"".join(_KDF.to_bytes(2) + aead.to_bytes(2) for aead in _AEADS)
-        head = bytes([self.number]) + _KEM.to_bytes(2) + self.made.public_key().public_bytes_raw()
-        return head + len(suites).to_bytes(2) + suites
+        head = bytes([self.number]) + _KEM.to_bytes(2) + self.made().public_key().public_bytes_raw()
+        return _entry(head + len(suites).to_bytes(2) + suites)
 
 
-def pack_keys(keys: Sequence[GatewayKey]) -> bytes:
-    """``application/ohttp-keys``: each configuration after its length."""
-    return b"".join(len(key.configuration).to_bytes(2) + key.configuration for key in keys)
+def _entry(content: bytes) -> bytes:
+    return len(content).to_bytes(2) + content
+
+
+# ---------------------------------------------------------------- the study signs the gateway's keys
+
+_CONTEXT, _SIGNATURE, _TIME = b"sqsgd gateway keys\0", 64, 8
+# The signature is the last entry of the list. It has the number of no KEM, so that others skip it.
+_SIGNED = (3 + _TIME + _SIGNATURE).to_bytes(2) + bytes.fromhex("00ffff")
+
+
+def sign_keys(keys: bytes, until: int, signer: Ed25519PrivateKey) -> bytes:
+    """The configurations, and the study's signature of them, valid until a Unix time."""
+    content = keys + _SIGNED + until.to_bytes(_TIME)
+    return content + signer.sign(_CONTEXT + content)
+
+
+def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
+    """The configurations, if the study signed them and they are valid now; Malformed if not.
+
+    Guarantees
+    ----------
+    * Every changed bit is refused: tests/collect/test_protocol.py::test_signed_keys.
+    * A relay that gives devices keys of its own reads nothing:
+      tests/collect/test_device.py::test_a_relay_that_replaces_the_keys_reads_nothing.
+    """
+    content, signature = signed[:-_SIGNATURE], signed[-_SIGNATURE:]
+    try:
+        signer.verify(signature, _CONTEXT + content)
+    except InvalidSignature:
+        raise Malformed(
+            "the study did not sign them: whoever gave them could read reports. Tell the study's owner, "
+            "and try again from another network"
+        ) from None
+    if now >= (until := int.from_bytes(content[-_TIME:])):
+        end = datetime.fromtimestamp(until, UTC).isoformat(" ", "minutes")
+        raise Malformed(f"they expired at {end}: set this device's clock, or tell the study's owner")
+    return content[: -len(_SIGNED) - _TIME]
 
 
 class Gateway:
-    """Opens encapsulated requests and seals the answers to them."""
+    """Opens encapsulated requests and seals the answers to them; ``signed``: what devices are given."""
 
-    def __init__(self, keys: Sequence[GatewayKey]) -> None:
-        self._keys = {key.number: KEMKey.from_pyca_cryptography_key(key.made) for key in keys}
-        self.configurations = pack_keys(keys)
+    def __init__(self, keys: Sequence[GatewayKey], signed: bytes = b"") -> None:
+        self._keys = {key.number: KEMKey.from_pyca_cryptography_key(key.made()) for key in keys}
+        self.signed = signed
 
     def open(self, content: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
         """The inner request, and how to seal its answer; Malformed if it cannot be opened."""
@@ -230,7 +263,7 @@ def encapsulate(
     """The device's side: the encapsulated request, and how to open its answer.
 
     Args:
-        keys: The gateway's ``application/ohttp-keys``; the first configuration that is understood is taken.
+        keys: ``application/ohttp-keys``; the first configuration that is understood is taken.
         inner: The binary request.
         aead: AES-128-GCM, or 3 for ChaCha20-Poly1305.
         ephemeral: For test vectors alone.

@@ -8,23 +8,25 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import locked, prepared, put
-from sqsgd.federation.collect import intake
+from sqsgd.federation.collect import intake, oblivious
 from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
 from sqsgd.federation.collect.intake import Stage, received, stage, task_of
-from sqsgd.federation.collect.oblivious import GatewayKey
 from sqsgd.federation.collect.study import (
     DRAWN,
+    GATEWAY_KEY,
     KEY,
     OPEN,
     PAGE,
@@ -33,9 +35,10 @@ from sqsgd.federation.collect.study import (
     load_study,
     make_study,
     new_key,
+    read_key,
 )
 from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
-from sqsgd.federation.collect.tokens import new_token_key
+from sqsgd.federation.collect.tokens import base64url, new_token_key
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
@@ -47,31 +50,39 @@ _CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
-def begin(database: Database, study: Study, weights: Vector, structure: Structure) -> None:
-    with database.transaction(alone=True):
-        shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
-        database.write("INSERT INTO study VALUES (?, ?, 0, ?, 0, ?)", study.id, shapes, intake.OPENED, first)
-        _write_state(database, initial_state(weights, study), study.begins)
-    rotate_keys(database)
+def begin(
+    database: Database, study: Study, weights: Vector, structure: Structure, signer: Ed25519PrivateKey
+) -> None:
+    """Fill an empty database, in a transaction of the caller."""
+    database.create()
+    shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
+    database.write("INSERT INTO study VALUES (?, ?, 0, ?, 0, ?)", study.id, shapes, intake.OPENED, first)
+    _write_state(database, initial_state(weights, study), study.begins)
+    _write_key(database, 1, signer)
 
 
-def rotate_keys(database: Database) -> None:
-    """A new key of the gateway each week; two weeks after it was made, a key is deleted."""
-    now = database.now()
-    if database.read("SELECT 1 FROM gateway WHERE made > ?", now - KEY_SECONDS):
-        return
-    with database.transaction(alone=True):
-        numbers = database.read("SELECT number, made FROM gateway ORDER BY made DESC")
-        if not numbers or numbers[0][1] <= now - KEY_SECONDS:
-            database.write("DELETE FROM gateway WHERE made <= ?", now - 2 * KEY_SECONDS)
-            number = (numbers[0][0] + 1) % 256 if numbers else 1
-            database.write("INSERT INTO gateway VALUES (?, ?, ?)", number, os.urandom(32), now)
+def rotate_keys(database: Database, signer: Ed25519PrivateKey) -> None:
+    """A new key of the gateway each week, signed; two weeks after it was made, a key is deleted."""
+    newest = "SELECT number FROM gateway WHERE made > ?"
+    if not database.read(newest, database.now() - KEY_SECONDS):
+        with database.transaction(alone=True):
+            if not database.read(newest, database.now() - KEY_SECONDS):  # no other worker was quicker
+                ((number,),) = database.read("SELECT number FROM gateway ORDER BY made DESC LIMIT 1")
+                database.write("DELETE FROM gateway WHERE made <= ?", database.now() - 2 * KEY_SECONDS)
+                _write_key(database, (number + 1) % 256, signer)
 
 
-def gateway_keys(database: Database) -> list[GatewayKey]:
-    """The keys in use, the newest first."""
-    found = database.read("SELECT number, private FROM gateway ORDER BY made DESC")
-    return [GatewayKey(number, bytes(private)) for number, private in found]
+def _write_key(database: Database, number: int, signer: Ed25519PrivateKey) -> None:
+    key, now = oblivious.GatewayKey(number, os.urandom(32)), database.now()
+    signed = oblivious.sign_keys(key.configuration, int(now + 2 * KEY_SECONDS), signer)
+    database.write("INSERT INTO gateway VALUES (?, ?, ?, ?)", *key, now, signed)
+
+
+def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]:
+    """The keys in use, and the newest one as it was signed."""
+    found = database.read("SELECT number, private, signed FROM gateway ORDER BY made DESC")
+    keys = [oblivious.GatewayKey(number, bytes(private)) for number, private, _ in found]
+    return keys, bytes(found[0][2])
 
 
 def check_study(database: Database, study: Study) -> None:
@@ -84,8 +95,10 @@ def check_study(database: Database, study: Study) -> None:
         raise ValueError(f"{other}, but study.toml describes {study.id}: {restore} of sqsgd that created it")
 
 
-def tick(database: Database, study: Study) -> bool:
+def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
     """What has to be done by now: end a round, take a step, replace a key. True if a step was taken.
+
+    Keys are replaced where there is somebody to sign them.
 
     Guarantees
     ----------
@@ -93,7 +106,8 @@ def tick(database: Database, study: Study) -> bool:
       tests/collect/test_stepping.py::test_two_workers_step_once,
       tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
     """
-    rotate_keys(database)
+    if signer is not None:
+        rotate_keys(database, signer)
     at = stage(database)
     if at.state == intake.OPENED:
         if not _over(database, study, at, database.now()):
@@ -375,30 +389,26 @@ def create_study(
         raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
-    make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
+    values = {**values, "dim": weights.size}
+    make_study(values)  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(folder, os.O_RDONLY):
-        if any((folder / name).exists() for name in (STUDY, FILE, KEY, TOKEN_KEY, URL)):
-            raise ValueError(f"{folder} holds a study already: choose another folder")
-        if page and (folder / PAGE).exists():
-            raise ValueError(f"{folder / PAGE} exists already: it is served as it is without page = {page!r}")
-        with contextlib.ExitStack() as undo:
-            for name in (KEY, TOKEN_KEY):
-                undo.callback((folder / name).unlink, missing_ok=True)
-            signing, tokens = new_key(folder), new_token_key(folder)
-            study = make_study({**values, "dim": weights.size}, signing, tokens.der)
-            if url:  # it may hold a password
-                undo.callback((folder / URL).unlink, missing_ok=True)
-                put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
-            if page:
-                undo.callback(shutil.rmtree, folder / PAGE, ignore_errors=True)
-                shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
-            database = undo.enter_context(contextlib.closing(new_database(folder, url)))
-            undo.callback(database.discard)
-            begin(database, study, weights, structure)
-            study.write(folder)  # last: now it can be served
-            undo.pop_all()
-            database.close()
+    with locked(folder, os.O_RDONLY), tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as place:
+        for name in (STUDY, FILE, URL, KEY, TOKEN_KEY, GATEWAY_KEY, *([PAGE] if page else [])):
+            if (folder / name).exists():
+                what = f"{folder} holds a {name} already, of another study or left by a crash"
+                raise ValueError(f"{what}: choose another folder")
+        new = Path(place)
+        values |= {"key": new_key(new / KEY), "gateway_key": new_key(new / GATEWAY_KEY)}
+        study = make_study({**values, "token_key": base64url(new_token_key(new / TOKEN_KEY).der)})
+        if url:  # it may hold a password
+            put(prepared(new / URL, url.encode() + b"\n"), new / URL)
+        if page:
+            shutil.copytree(Path(__file__).with_name("digit_page"), new / PAGE)
+        with contextlib.closing(new_database(new, url)) as database, database.transaction(alone=True):
+            begin(database, study, weights, structure, read_key(new / GATEWAY_KEY, study.gateway_key))
+            study.write(new)
+        for path in sorted(new.iterdir(), key=lambda path: path.name == STUDY):
+            put(path, folder / path.name)  # the study last: now it can be served
     return study
 
 

@@ -46,7 +46,7 @@ from sqsgd.federation.collect.oblivious import (
     read_request,
 )
 from sqsgd.federation.collect.rounds import gateway_keys, opened, progress, read_state, tick, write_outcome
-from sqsgd.federation.collect.study import INVITED, PAGE, RUN, Study, invitation_number
+from sqsgd.federation.collect.study import GATEWAY_KEY, INVITED, PAGE, RUN, Study, invitation_number, read_key
 from sqsgd.federation.collect.tokens import (
     KEY,
     REQUEST_BYTES,
@@ -165,6 +165,8 @@ class Service:
         self._challenge = challenge(study.id)
         path = folder / KEY  # without it this worker issues no tokens
         self._issuer = read_token_key(path, study.tokens) if path.is_file() else None
+        path = folder / GATEWAY_KEY  # without it this worker replaces no keys
+        self._signer = read_key(path, study.gateway_key) if path.is_file() else None
         page = folder / PAGE
         self._page: ASGIApp | None = StaticFiles(directory=page, html=True) if page.is_dir() else None
         relay = re.match(r"https?://[^/]+", study.relay)
@@ -270,9 +272,7 @@ class Service:
     async def _gateway_resource(self, asked: Request) -> Answer:
         """RFC 9458: the keys, or a request inside of a request."""
         if asked.method in ("GET", "HEAD"):
-            return Answer(
-                200, {"content-type": KEYS, "cache-control": "max-age=3600"}, self._gateway.configurations
-            )
+            return Answer(200, {"content-type": KEYS, "cache-control": "max-age=3600"}, self._gateway.signed)
         if asked.method != "POST" or asked.fields.get("content-type") != REQUEST:
             raise Rejection("bad-request", f"the gateway takes POST and the content type {REQUEST}")
         try:
@@ -408,7 +408,7 @@ class Service:
         await receive()
         self.commits = Commits(functools.partial(open_database, self._folder), self._study)
         with contextlib.suppress(Rejection):
-            self._gateway = Gateway(await self._read(gateway_keys))
+            self._gateway = Gateway(*await self._read(gateway_keys))
         ticking = asyncio.create_task(self._tick())
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -423,14 +423,14 @@ class Service:
     async def _tick(self) -> None:
         """End rounds, take steps, follow the gateway's keys, count refusals, write the run at the end."""
         pause, usual = _TICK_SECONDS, min(_TICK_SECONDS, self._study.round_seconds / 10)
-        keys: list[object] = []
+        keys: object = None
         while True:
             await asyncio.sleep(pause)
             try:
-                stepped = await self._read(lambda database: tick(database, self._study))
+                stepped = await self._read(lambda database: tick(database, self._study, self._signer))
                 found = await self._read(gateway_keys)
                 if found != keys:
-                    keys, self._gateway = found, Gateway(found)
+                    keys, self._gateway = found, Gateway(*found)
                 if self.commits.refused:
                     await self.commits.submit(Probe())
                 if not self._ended and (await self._progress())["state"] == intake.ENDED:
