@@ -117,6 +117,28 @@ def test_the_order_of_drawn_rounds_is_that_of_the_run(asking_of):
     assert "against the service and all who see the models" in guarantee(behind, lines)["central_note"]
 
 
+@pytest.mark.parametrize(("visits", "relay"), [("drawn", "https://r.example/x"), ("drawn", ""), ("once", "")])
+def test_the_document_states_what_is_assumed(asking_of, tmp_path, visits, relay):
+    """Certificate, summary and page: devices drew their rounds, and no operator keeps or draws an order."""
+    shape = {"users": 1500, "rounds": 1, "epsilon": 0.5, "bytes": 48, "dim": 64, "fewest": 1}
+    asking = asking_of(visits=visits, relay=relay, round_seconds=100.0, **shape)
+    asking.shift += 101
+    asking.fill(0)
+    asking.shift += 100
+    tick(asking.database, asking.study)
+    summary = write_outcome(tmp_path / "run", asking.database, asking.study)
+    document = json.loads((tmp_path / "run/central.json").read_text())
+    assert document["assumptions"] == summary["central_assumptions"]
+    typed(["sqsgd", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
+    page, said = (tmp_path / "page.html").read_text(), " ".join(document["assumptions"])
+    for text in (said, summary["central_note"], page):
+        assert "keeps the order" not in text
+        assert "operator" not in text or text is page
+    assert ("drew its rounds itself" in said) == (visits == "drawn")
+    assert ("relay does not help the service" in said) == (relay != "")
+    assert summary["central_against"] in page
+
+
 def test_several_reports_are_composed(asking_of):
     """Each in a round of its own draw: the orders of the run. All in one visit: those of the round."""
     sizes = [{"clients": 3000, "round": round} for round in range(4)]

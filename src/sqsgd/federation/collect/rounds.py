@@ -266,6 +266,8 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
       tests/collect/test_stepping.py::test_the_order_of_drawn_rounds_is_that_of_the_run.
     * An open study has no central figure:
       tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
+    * The assumptions are those of check-in, and none is about an operator's order:
+      tests/collect/test_stepping.py::test_the_document_states_what_is_assumed.
     """
     drawn, several = study.visits == DRAWN, study.reports > 1
     found = about_once(study.made_scheme, "run" if drawn else "round", lines, seeded=False)
@@ -275,22 +277,41 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
         found |= central(study.made_scheme, max(0, counted), found["order"], study.reports, seeded=False)
     who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
     found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
-    note, stated, _ = found["central_note"].partition(" against readers of the models")
     if study.admission == OPEN or (several and missed is None):
         why = "several reports of a user are certified when the study has ended"
         why = "in an open study one person may have made all the others" if study.admission == OPEN else why
-        kept = {name: value for name, value in found.items() if not name.startswith("central_")}
+        found = {name: value for name, value in found.items() if not name.startswith("central_")}
         local = study.reports * study.made_scheme.privacy.epsilon
-        return {
-            **kept,
-            "central_epsilon": None,
-            "central_note": f"none: local {local:g} against everyone; {why}",
-        }
-    if stated:
-        service = "against the service and all who see the models, unless the relay helps the service"
-        models = "against those who see the models; the service sees who sent what"
-        found["central_note"] = f"{note} {service if study.relay else models}"
+        why = f"none: local {local:g} against everyone; {why}"
+        return {**found, "central_epsilon": None, "central_note": why}
+    if found["central_epsilon"] is not None:
+        against = "against those who see the models; the service sees who sent what"
+        if study.relay:
+            against = "against the service and all who see the models, unless the relay helps the service"
+        note = found["central_note"].partition(" against readers of the models")[0]
+        found["central_note"] = f"{note} {against}"
+        found["central_against"], found["central_assumptions"] = against, assumptions(study, found)
     return found
+
+
+def assumptions(study: Study, found: Mapping[str, Any]) -> list[str]:
+    """What the central guarantee of a study rests on: docs/proofs/check-in.md."""
+    count = f"{found['central_users']:,} or more"
+    sent = "one report" if study.reports == 1 else f"at most {study.reports:,} reports, which nothing links,"
+    drew = f"each device drew its rounds itself, uniformly and independently of everything, and {count} came"
+    came = f"{count} came in each round, and who came in which round depends on no data"
+    return [
+        f"each user sends {sent} in all",
+        f"{drew}; nobody else draws or knows an order" if study.visits == DRAWN else came,
+        "all devices of a round have the same task, seed and models",
+        "the relay does not help the service: together they know who sent what, and against them ε is local"
+        if study.relay
+        else "the service reveals to nobody who sent what: it sees that, and against it ε is local",
+        "when a report arrives does not reveal its sender",
+        "whether a device comes does not depend on its data, and depends on its user and on its round "
+        "independently",
+        "no other user reveals a round or a report",
+    ]
 
 
 def admission(study: Study) -> str:
