@@ -280,7 +280,7 @@ def test_every_refusal_has_a_status_and_says_what_to_do():
     # Encoding again draws new noise for the same data, which is a second report.
     assert CODES["malformed"][1].startswith("do not encode again")
     text = "".join(path.read_text() for path in Path(collect.__file__).parent.glob("*.py"))
-    assert set(re.findall(r'(?:Rejection\(|refused\[)\s*"([a-z-]+)"', text)) == set(CODES)
+    assert set(re.findall(r'(?:Rejection\(|_refusing\(|refused\[)\s*"([a-z-]+)"', text)) == set(CODES)
 
 
 # ---------------------------------------------------------------- one transaction for many requests

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import total
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake, oblivious
 from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
@@ -162,30 +161,28 @@ def step(database: Database, study: Study, at: Stage) -> bool:
         return False
     count, now = received(database, study, at.round), database.now()
     before, task = read_state(database, at.round), task_of(study, at.round)
-    line: dict[str, Any] = {"left_out": count}
-    if enough := count >= study.fewest:
+    line, after, counted = {"left_out": count}, before.after(), f"left out, {study.fewest} are needed"
+    if count >= study.fewest:
         counts = intake.counts(database, study, at.round)
         after, record = server_step(study.made_scheme, study, before, [(task, counts, None)], paid=())
-        (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
+        ((began,),) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)
         times = {"seconds_gradient": None, "seconds_encode": None, "seconds": max(0.0, now - began)}
         line = {**dataclasses.replace(record, **times).to_dict(), "asked": study.expected}
-    else:
-        after = dataclasses.replace(before, round=at.round + 1)
+        counted = "averaged"
     with database.transaction(alone=True):
         ending = at.ending or stage(database).ending or after.round == study.rounds
-        then, deadline = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
-        deadline = study.opens(after.round + 1) if study.visits == DRAWN else deadline
+        then, late = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
+        deadline = study.opens(after.round + 1) if study.visits == DRAWN else late
         if not database.write(
             "UPDATE study SET round = ?, state = ?, deadline = ? WHERE round = ? AND state = ?",
             after.round, then, deadline, at.round, intake.CLOSING,
         ):  # fmt: skip
             return False
-        written = json.dumps(line, allow_nan=False)
-        database.write("UPDATE rounds SET record = ? WHERE round = ?", written, at.round)
+        record_of = "UPDATE rounds SET record = ? WHERE round = ?"
+        database.write(record_of, json.dumps(line, allow_nan=False), at.round)
         _write_state(database, after, database.now())
         if ending:
             database.write("DELETE FROM minutes")
-    counted = "averaged" if enough else f"left out, {study.fewest} are needed"
     end = "; the study has ended" if ending else ""
     _LOG.info("round %d: %d reports %s%s", at.round, count, counted, end)
     return True
@@ -212,49 +209,45 @@ def progress(database: Database, study: Study) -> dict[str, Any]:
     """What anybody may know: nothing of it depends on who reported."""
     at, now = stage(database), database.now()
     state = intake.phase(study, at, now)
-    ended, until = state == intake.ENDED, study.opens(at.round) if state == intake.WAITING else at.deadline
+    until = {intake.WAITING: study.opens(at.round), intake.ENDED: now}.get(state, at.deadline)
     return {
-        "study": study.id, "round": at.round, "state": state, "model": model_path(study, at.round),
-        "reports": 0 if ended else received(database, study, at.round),
-        "seconds_left": 0.0 if ended else max(0.0, round(until - now, 1)),
+        "study": study.id, "round": at.round, "state": state, "model": f"/model/{study.id}/{at.round}",
+        "reports": 0 if state == intake.ENDED else received(database, study, at.round),
+        "seconds_left": max(0.0, round(until - now, 1)),
     }  # fmt: skip
 
 
 def full_status(database: Database, study: Study) -> dict[str, Any]:
     """What the operator sees: progress, refusals, drop-outs, and the central guarantee so far."""
-    lines, known = rounds_done(database), progress(database, study)
+    known, about = progress(database, study), outcome(database, study)
     return {
         "name": study.name,
         **known,
         "rounds": study.rounds,
         "expected": study.expected,
-        "all_reports": sum(line["clients"] for line in lines) + known["reports"],
-        **drop_outs(database, study),
-        "admission": admission(study),
+        "all_reports": sum(line["clients"] for line in rounds_done(database)) + known["reports"],
         "relay": study.relay or None,
-        "refusals": refusals(database),
         "epsilon": study.made_scheme.privacy.epsilon,
         "message_bytes": study.made_scheme.bits // 8,
-        **guarantee(study, lines, *_missed(database, study)),
+        **about,
     }
 
 
-def _missed(database: Database, study: Study) -> list[int]:
-    """The reports that did not come, once that is known."""
-    return [drop_outs(database, study)["missed"]] if stage(database).state == intake.ENDED else []
-
-
-def drop_outs(database: Database, study: Study) -> dict[str, int]:
-    """Tokens that were issued, and about how many of those for past rounds were not spent in them."""
-    records, (issued,) = _records(database), database.read("SELECT count(*) FROM invitations")[0]
+def outcome(database: Database, study: Study) -> dict[str, Any]:
+    """Who was admitted, what was refused, how many reports missed their round, and what is guaranteed."""
+    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
+    records, ((issued,),) = _records(database), database.read("SELECT count(*) FROM invitations")
+    ended = stage(database).state == intake.ENDED
+    share = 1.0 if ended else len(records) / study.rounds  # of the tokens that belong to rounds that are over
     came = sum(line.get("clients", 0) + line.get("left_out", 0) for line in records)
-    share = len(records) / study.rounds if stage(database).state != intake.ENDED else 1.0
-    return {"invitations_used": issued, "missed": max(0, round(issued * study.reports * share) - came)}
-
-
-def model_path(study: Study, round: int) -> str:
-    """Of the weights before a round; it names the study, because they are cached for good."""
-    return f"/model/{study.id}/{round}"
+    missed = max(0, round(issued * study.reports * share) - came)
+    return {
+        "admission": admission(study),
+        "refusals": {code: int(count) for code, count in found},
+        "invitations_used": issued,
+        "missed": missed,
+        **guarantee(study, rounds_done(database), missed if ended else None),
+    }
 
 
 def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = None) -> dict[str, Any]:
@@ -316,16 +309,8 @@ def assumptions(study: Study, found: Mapping[str, Any]) -> list[str]:
 
 def admission(study: Study) -> str:
     tokens = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
-    if study.admission == OPEN:
-        return (
-            f"{tokens} for anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
-        )
-    return f"{tokens} for each signed invitation"
-
-
-def refusals(database: Database) -> dict[str, int]:
-    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
-    return {code: int(count) for code, count in found}
+    rate = f"anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
+    return f"{tokens} for {rate if study.admission == OPEN else 'each signed invitation'}"
 
 
 def _records(database: Database) -> list[dict[str, Any]]:
@@ -343,46 +328,31 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     at, lines, folder = stage(database), rounds_done(database), RunFolder(path)
     if at.state != intake.ENDED:
         raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
-    whole: dict[str, Any] = {"dataset": "data of the devices", "model": study.name}
-    whole |= {"participation": "once", "clients": study.users}
-    origin: dict[str, Any] = {
-        "study": study.id,
-        "admission": admission(study),
-        "refusals": refusals(database),
-    }
-    origin |= drop_outs(database, study)
-    known: dict[str, Any] = {
-        "held_out": "nothing: the service has no data",
-        "noise": "secure",
-        **origin,
-        **whole,
-    }
-    known |= guarantee(study, lines, *_missed(database, study))
+    whole: dict[str, Any] = {
+        "dataset": "data of the devices", "model": study.name,
+        "participation": "once", "clients": study.users,
+    }  # fmt: skip
+    known = {"held_out": "nothing: the service has no data", "noise": "secure", "study": study.id, **whole}
+    known |= outcome(database, study)
     summary = summarise(lines, study.made_scheme, study, reports=study.reports, **known)
-    summary |= {
-        "epsilon_total": total(study.made_scheme.privacy.epsilon, study.reports),
-        "reports": study.reports,
-    }
-    summary["epsilon_all_rounds"] = summary["epsilon_total"]
+    summary["epsilon_total"] = summary["epsilon_all_rounds"]
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
-    last = read_state(database, at.round)
+    shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
+    model, last = Structure(shapes=shapes, constants={}, order=tuple(shapes)), read_state(database, at.round)
     with _alone(database):  # a worker may write it at the same moment
         if folder.finished:
             return summary
         with folder.held():
             if not folder.begun:
-                folder.save(initial_state(read_state(database, 0).weights, study), about)
+                folder.save(read_state(database, 0), about)
             folder.write_config(config.to_toml())
             folder.keep_rounds(0)
             for line in lines:
                 folder.write(line)
             folder.save(last, about)
-            shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
-            model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            made = certificate(study.made_scheme, summary)
-            folder.finish(model.sent(last.weights), summary, made)
+            folder.finish(model.sent(last.weights), summary, certificate(study.made_scheme, summary))
     return summary
 
 
