@@ -9,6 +9,7 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -73,9 +74,7 @@ def _counted(content: bytes) -> bytes:
 
 
 def _lines(fields: Fields) -> bytes:
-    return _counted(
-        b"".join(_counted(name.encode()) + _counted(value.encode()) for name, value in fields.items())
-    )
+    return _counted(b"".join(_counted(text.encode()) for field in fields.items() for text in field))
 
 
 def pack_request(asked: Request, length: int = 0, authority: str = AUTHORITY) -> bytes:
@@ -91,47 +90,37 @@ def pack_answer(given: Answer, multiple: int = 1) -> bytes:
     return content.ljust(-(-len(content) // multiple) * multiple, b"\x00")
 
 
-class _Reader:
+class _Reader(BytesIO):
     """Reads a binary message; what is missing at its end is empty (RFC 9292, section 3.8)."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
-
-    def number(self) -> int:
-        if self._at >= len(self._content):
+    def take(self, size: int) -> bytes:
+        if len(part := self.read(size)) != size:
             raise Malformed("the binary message is too short")
-        size = 1 << (self._content[self._at] >> 6)
-        return int.from_bytes(self._take(size)) & ((1 << 8 * size - 2) - 1)
-
-    def _take(self, size: int) -> bytes:
-        part = self._content[self._at : self._at + size]
-        if len(part) != size:
-            raise Malformed("the binary message is too short")
-        self._at += size
         return part
 
-    def counted(self) -> bytes:
-        return self._take(self.number())
+    def number(self) -> int:
+        first = self.take(1)[0]
+        return int.from_bytes(bytes([first & 63]) + self.take((1 << (first >> 6)) - 1))
 
     def text(self) -> str:
         try:
-            return self.counted().decode("ascii")
+            return self.take(self.number()).decode("ascii")
         except UnicodeDecodeError:
             raise Malformed("the binary message contains a text that is not ASCII") from None
 
+    def more(self) -> bool:
+        return self.tell() < len(self.getbuffer())
+
     def rest(self) -> tuple[dict[str, str], bytes]:
         """Fields and content, and after them nothing but an empty trailer and zeros."""
-        fields, body = dict[str, str](), b""
-        if self._at < len(self._content):
-            lines = _Reader(self.counted())
-            while lines._at < len(lines._content):
-                name, value = lines.text(), lines.text()
-                fields[name.lower()] = value
-                if len(fields) > _MOST_FIELDS:
-                    raise Malformed("the binary message has too many fields")
-        if self._at < len(self._content):
-            body = self.counted()
-        if any(self._content[self._at :]):
+        lines, fields = _Reader(self.take(self.number()) if self.more() else b""), dict[str, str]()
+        while lines.more():
+            name, value = lines.text(), lines.text()
+            fields[name.lower()] = value
+            if len(fields) > _MOST_FIELDS:
+                raise Malformed("the binary message has too many fields")
+        body = self.take(self.number()) if self.more() else b""
+        if any(self.read()):
             raise Malformed("the binary message has trailers, or its padding is not zero")
         return fields, body
 
@@ -149,7 +138,7 @@ def read_answer(content: bytes) -> Answer:
     if read.number() != 1:
         raise Malformed("this is not a binary answer of known length")
     while (status := read.number()) < 200:  # informational
-        read.counted()
+        read.take(read.number())
     return Answer(status, *read.rest())
 
 
@@ -216,10 +205,9 @@ def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
     try:
         signer.verify(signature, _CONTEXT + content)
     except InvalidSignature:
-        raise Malformed(
-            "the study did not sign them: whoever gave them could read reports. Tell the study's owner, "
-            "and try again from another network"
-        ) from None
+        advice = "tell the study's owner, and try again from another network"
+        reason = f"the study did not sign them: whoever gave them could read reports; {advice}"
+        raise Malformed(reason) from None
     if now >= (until := int.from_bytes(content[-_TIME:])):
         end = datetime.fromtimestamp(until, UTC).isoformat(" ", "minutes")
         raise Malformed(f"they expired at {end}: set this device's clock, or tell the study's owner")
@@ -238,9 +226,8 @@ class Gateway:
         header, enc = content[:_HEADER], content[_HEADER : _HEADER + _ENC]
         kem, kdf, aead = (int.from_bytes(header[i : i + 2]) for i in (1, 3, 5))
         if len(enc) != _ENC or header[0] not in self._keys:
-            raise Malformed(
-                "the request is too short, or for a key that is not in use", unknown_key=len(enc) == _ENC
-            )
+            reason = "the request is too short, or for a key that is not in use"
+            raise Malformed(reason, unknown_key=len(enc) == _ENC)
         if (kem, kdf) != (_KEM, _KDF) or aead not in _SUITES:
             raise Malformed("the request is for algorithms that are not offered", unknown_key=True)
         try:
