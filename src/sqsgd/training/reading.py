@@ -36,6 +36,7 @@ class Central:
     users: int
     order: str  # run or round
     seeded: bool
+    against: str = ""  # whom, and under which condition, where nobody keeps an order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,4 +231,6 @@ def _central(values: Mapping[str, Any]) -> Central | None:
     known = values.get("notion") == "local" and order in ("run", "round") and isinstance(seeded, bool)
     if not (numbers and known):
         return None
-    return Central(epsilon=epsilon, delta=delta, users=int(users), order=str(order), seeded=bool(seeded))
+    against = str(values.get("central_against", ""))
+    kind: dict[str, Any] = {"order": str(order), "seeded": bool(seeded), "against": against}
+    return Central(epsilon=epsilon, delta=delta, users=int(users), **kind)
