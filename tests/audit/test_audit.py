@@ -101,12 +101,6 @@ def test_nan_violates_its_limit():
     assert tests == ["passed", "passed", "violated", "violated", "violated"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("trials", 10), ("seed", -1)])
-def test_sizes_are_checked(name, value):
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
-        subject("sqsgd", **{name: value})
-
-
 def test_the_page_loads_nothing_and_escapes_what_it_shows():
     finding = Finding(check="law", name="<b>", outcome="violated", sentence="a & b", measured=1.5, limit=1.0)
     text = page(gathered(subject("sqsgd"), [finding]))

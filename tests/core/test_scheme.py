@@ -41,26 +41,6 @@ def test_the_fingerprint_covers_everything_that_both_sides_must_share():
             other.open(message, task)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "size", "bound"),
-    [
-        ("sqsgd", {"code": "signs"}, 32, (32 / 40) ** 0.5),
-        ("sqsgd", {"coordinates": 16}, 16, (16 / 40) ** 0.5),
-        ("sqsgd-paper", {}, 8, 3 / 40**0.5),
-        ("privunit", {}, 40, 1.0),
-        ("dgc", {}, 1, 1.0),
-    ],
-)
-def test_sent_coordinates_and_the_bound_for_unit_vectors(name, options, size, bound):
-    scheme = make_scheme(name, dim=40, epsilon=50.0, bytes=5, **options)
-    task = Task(round=0, client=1, seed=5, dim=40, bound=scheme.unit_bound)
-    columns = scheme.randomize(np.arange(40, dtype=np.float32), task, seeded_rng(1))
-    sent = scheme.sent_coordinates(columns, task)
-    assert (sent.size, scheme.unit_bound) == (size, pytest.approx(bound))
-    assert scheme.sends_block == (size not in (1, 40))
-    assert name != "dgc" or sent.tolist() == [39]
-
-
 def test_aggregates():
     scheme, x = make_scheme("sqsgd", dim=8, epsilon=9.0, bytes=1), np.zeros(8, np.float32)
     tasks = [Task(round=r, client=0, seed=0, dim=8, bound=1.0) for r in (0, 1)]

@@ -84,13 +84,6 @@ def test_schemes_for_huge_vectors(name):
     assert scheme.code_bits <= 2048
 
 
-@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel", "vqsgd", "sqkr"])
-def test_without_a_limit_on_the_bytes(name):
-    free, bounded = (make_scheme(name, dim=1000, epsilon=50.0, bytes=size) for size in (None, 2))
-    assert free.nmse < bounded.nmse
-    assert free.privacy.epsilon == pytest.approx(50.0, rel=1e-9)
-
-
 @pytest.mark.parametrize("alphabet", [2, 3, 5, 7, 16, 100, 256, 1000, 2**20])
 def test_one_code_more_would_not_fit(alphabet):
     for bits in (*range(1, 70), 2016, 57344):

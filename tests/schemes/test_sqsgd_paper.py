@@ -59,14 +59,6 @@ def test_the_best_size_is_the_best(epsilon, most):
     assert best_size(epsilon, most) == sizes[np.argmin(2 * log_inflation - np.log(sizes))]
 
 
-@pytest.mark.parametrize(("size", "epsilon"), [(1, 0.3), (5, 2.0), (60, 40.0)])
-def test_it_is_randomised_response_over_all_codes(size, epsilon):
-    high, low = PrivQuant(size, 2, epsilon, threshold=size).law.log_densities
-    whole = np.logaddexp(epsilon, math.log(2**size - 1))
-    assert abs(high - (epsilon - whole)) < 1e-12
-    assert abs(low + whole) < 1e-12
-
-
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 1.5, 3.0, 4.6, 4.8, 8.0, 20.0, 400.0])
 @pytest.mark.parametrize("most", [1, 11, 512])
 def test_no_other_number_of_coordinates_is_better(epsilon, most):

@@ -23,14 +23,14 @@ def train(
     column: options.Column = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of these keys, or one of the package, such as once-mnist."),
+        typer.Option(help="A TOML file with these keys, or the name of an included file such as once-mnist."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     as_json: options.Json = False,
     **_settings: Any,
 ) -> None:
-    """Train a model over simulated clients; writes a run folder and prints a summary."""
+    """Train a model with simulated clients, write a run folder, and print a summary."""
     values = {**typed_values(context, option), **options.columns(column or [])}
     with options.Progress(quiet=as_json) as progress:
         progress.show("loading torch", now="torch" not in sys.modules)  # meanwhile no other thread may run

@@ -163,12 +163,13 @@ def _central(group: Group, central: Central | None) -> list[str]:
     if central.order == "round":
         users += " of a round"
         known += " Only the order within rounds counts: who was in which round may be known."
+    keeps = f"if the operator keeps the order of the {users} and their reports to itself"
+    against = central.against or f"against readers of the models, {keeps}"
     chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [
         "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, against readers of the models, if "
-        f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
+        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, {against}.{known} From the models, "
         f"such an attacker guesses right at most {chance} of the time.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "
         f"cover the {'times' if federation else 'training loss and the times'} that this page shows. It "

@@ -55,7 +55,7 @@ OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
-    """A finished run: the content of its folder, and the trained model.
+    """A finished run with the content of its folder and the trained model.
 
     >>> summary = {"metrics": {"accuracy": 0.9}}
     >>> TrainedRun(folder=Path("a"), config=RunConfig(epsilon=8.0), summary=summary, model=None).metrics
@@ -77,7 +77,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last measurement on held-out data, by name; the headline first."""
+        """The last metrics on held-out data by name, starting with the main metric."""
         found = self.summary["metrics"] or {self.summary["metric"]: self.summary["test_loss"]}
         return {name: NUMBERS.get(value, value) for name, value in found.items()}
 
@@ -95,19 +95,19 @@ def run(
     report: bool = True,
     **settings: Any,
 ) -> Run:
-    """The rounds of the run that ``train`` carries out, one record each; ``result`` is then the finished run.
+    """Iterate over the rounds of a training, one record per round. ``result`` is then the finished run.
 
-    After a loop that ended early, by ``break`` or an exception, another loop goes on, or ``resume=True``.
+    If a loop ends early (``break`` or an exception), continue with another loop or ``resume=True``.
 
     Args:
-        config: As for ``train``, like all other arguments.
+        config: As for ``train``. The same applies to all other arguments.
         out: The folder of the run.
         resume: Continue the run in ``out``.
         report: Write ``report.html`` after the last round.
         **settings: Fields of ``RunConfig``, or objects.
 
     Raises:
-        ValueError: The message names the wrong setting.
+        ValueError: If a setting is invalid.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -162,8 +162,8 @@ def train(
         The finished run. Ctrl-C saves a checkpoint and is raised again.
 
     Raises:
-        ValueError: The message names the wrong setting, as the command's does.
-        FileNotFoundError: The configuration or the dataset is not there.
+        ValueError: If a setting is invalid.
+        FileNotFoundError: If the configuration or the dataset does not exist.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -440,7 +440,7 @@ def check_parts(config: RunConfig) -> None:
     if config.scheme != "auto" and not config.own_scheme:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
-        raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
+        raise ValueError(f"engine = {config.engine!r}: trained by a federation; resume it on its server")
     needed = ("flwr", "ray") if config.engine == "flower" else ()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
@@ -465,7 +465,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
         raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
     if config.once and value.keeps_state:
-        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
+        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' does not support this")
     return value
 
 
@@ -550,7 +550,7 @@ def load_problem(
     for name in OBJECTS:
         if getattr(config, name) == IN_MEMORY and name not in given:
             raise ValueError(
-                f"{name} = {IN_MEMORY!r}: this run was begun from Python with an object that has no name; "
+                f"{name} = {IN_MEMORY!r}: this run was started from Python with an object that has no name; "
                 f"resume it with sqsgd.train(out=..., resume=True, {name}=...)"
             )
     device = find_device(config.device)

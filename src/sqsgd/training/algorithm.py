@@ -146,7 +146,7 @@ def server_step(
 
     Raises:
         MalformedReport: A report does not fit its task.
-        ValueError: No report was given.
+        ValueError: If there are no reports.
     """
     mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0
     for task, content, weight in reports:
