@@ -165,17 +165,15 @@ def open_database(folder: Path) -> Database:
     """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
     path = folder / URL
     url = os.environ.get("SQSGD_DATABASE") or (path.read_text().strip() if path.is_file() else "")
-    return _postgres(url) if url else SqliteDatabase(folder / FILE)
+    return connect(folder, url)
 
 
-def new_database(folder: Path, url: str) -> Database:
-    """A connection to a database to be; ``url`` is empty for SQLite."""
-    if url and not url.startswith(("postgresql://", "postgres://")):
+def connect(folder: Path, url: str, *, new: bool = False) -> Database:
+    """PostgreSQL by its URL; SQLite, in the folder, if there is none. ``new``: it may not exist yet."""
+    if not url:
+        return SqliteDatabase(folder / FILE, new=new)
+    if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("database must be a URL such as postgresql://user@host/study; omit it for SQLite")
-    return _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
-
-
-def _postgres(url: str) -> Database:
     from sqsgd.federation.collect.postgres import PostgresDatabase
 
     return PostgresDatabase(url)
