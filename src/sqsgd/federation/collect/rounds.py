@@ -333,11 +333,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     with _alone(database):  # a worker may write it at the same moment
         if folder.finished:
             return summary
+        folder.begin(last, about, config.to_toml())
         with folder.held():
-            if not folder.begun:
-                folder.save(read_state(database, 0), about)
-            folder.write_config(config.to_toml())
-            folder.keep_rounds(0)
             for line in lines:
                 folder.write(line)
             folder.save(last, about)
