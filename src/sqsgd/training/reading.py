@@ -137,7 +137,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             raise ValueError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
         below = sorted(_runs_below(path), key=_in_natural_order)
         if not below and not (path / CONFIG).is_file():
-            raise ValueError(f"{path} holds no run: neither it nor a folder below it has a config.toml")
+            raise ValueError(f"{path} holds no run: no config.toml in it or its subfolders")
         for folder in below or [path]:
             found.setdefault(folder.resolve(), folder)
     if not found:

@@ -143,7 +143,7 @@ class Terms:
 
 
 class Device:
-    """Takes part in studies, within one budget for all of them.
+    """A device that takes part in studies, with one privacy budget for all of them.
 
     Guarantees
     ----------
@@ -200,25 +200,25 @@ class Device:
         study: str | None = None,
         max_epsilon: float | None = None,
     ) -> dict[str, Any]:
-        """Visit a study: join it if that has not happened, and send each report whose time has come.
+        """Visit a study. Joins the study on the first visit, and sends each report that is due.
 
-        Call it again after ``seconds``. A report whose fate is unknown is sent again, with the same bytes.
+        Call it again after ``seconds``. If an answer is lost, the same bytes are sent again.
 
         Args:
             url: The address of the study, https unless it is on this machine.
             gradient: The app's function of the model's weights.
-            invitation: As the operator sent it; None if the study is open.
+            invitation: The invitation from the operator, or None for an open study.
             study: The study's id, if the app knows it; None: that in the invitation, if there is one.
-            max_epsilon: The most that all reports to this study may cost; None: what the budget has left.
+            max_epsilon: The largest total cost of all reports to this study; None: the remaining budget.
 
         Returns:
             ``study``; how many reports are ``accepted``, ``waiting`` and ``missed``; ``seconds`` until the
             next visit (None: nothing is left to do).
 
         Raises:
-            StudyRefused: The study changed, or asks for something that a device never does.
-            ReportRefused: The ledger refuses: the budget is spent, or the report was paid for before.
-            ServiceRefused: The service is away or refuses; the next visit goes on from here.
+            StudyRefused: If the study has changed, or requests something that a device never does.
+            ReportRefused: If the budget is spent, or the report was paid for before.
+            ServiceRefused: If the service is unavailable or refuses; try again later.
         """
         check_address("url", url)
         everything = json.loads(self._reports.read_text()) if self._reports.exists() else {}

@@ -363,7 +363,7 @@ def create_study(
     if structure.constants or not np.isfinite(weights).all():
         raise ValueError("the model to start with must have finite floats, and nothing else")
     if page not in ("", DIGITS):
-        raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
+        raise ValueError(f"page = {page!r} must be {DIGITS!r}; store your own pages in {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
     values = {**values, "dim": weights.size}

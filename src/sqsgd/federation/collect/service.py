@@ -240,7 +240,7 @@ class Service:
         try:
             route = self._route(asked.path)
             if route is None or (inside and asked.path in (oblivious.WELL_KNOWN, "/health")):
-                raise Rejection("not-found", "this service does not have that")
+                raise Rejection("not-found", "this service does not have this resource")
             methods, kind, handler = route
             if ("GET" if asked.method == "HEAD" else asked.method) not in methods.split(", "):
                 refused = self._refuse(Rejection("wrong-method", f"this takes {methods}"))

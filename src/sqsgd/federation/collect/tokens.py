@@ -181,7 +181,7 @@ def sign(private: rsa.RSAPrivateKey, blinded: bytes) -> bytes:
     at_q = pow(hidden % q, numbers.dmq1 + secrets.randbits(64) * (q - 1), q)
     root = (at_q + q * (numbers.iqmp * (at_p - at_q) % p)) * pow(r, -1, modulus) % modulus
     if pow(root, e, modulus) != value:
-        raise ArithmeticError("the signature is wrong: this machine miscalculates")
+        raise ArithmeticError("the signature is wrong: this machine computed it incorrectly")
     return root.to_bytes(length)
 
 

@@ -156,7 +156,7 @@ class SqsgdStrategy(Strategy):
         spent = spent if self.scheme.privacy.is_private else ""
         text = "sqsgd: scheme %s: a report has %d bytes and epsilon %g%s"
         _LOG.info(text, self.scheme.name, self.scheme.bits // 8, epsilon, spent)
-        if self.rounds and (problem := outlook(self.scheme, clients, self.rounds, self.settings.bound)):
+        if self.rounds and (problem := outlook(self.scheme, clients * self.rounds, self.settings.bound)):
             _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class SqsgdStrategy(Strategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Check each answer by itself, reject what is not a valid report, average the rest, and step."""
         last, before = self.current, self.state
-        last.sort(self.scheme, replies)
+        last.judge(self.scheme, replies)
         paid = () if self.by_slot else last.may_have_paid
         if self.order is None:
             self.silent.update(before.round, last.tasks, last.invalid)

@@ -4,7 +4,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from sqsgd.core import Scheme
 from sqsgd.core.codec import Columns, MalformedReport
@@ -48,10 +48,9 @@ class FederationSettings(Settings):
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for each in fields(Settings):  # requests and files need exact types, not NumPy's
-            if each.type in ("float", "int"):
-                exact = float if each.type == "float" else int
-                object.__setattr__(self, each.name, exact(getattr(self, each.name)))
+        for name, kind in get_type_hints(Settings).items():  # requests and files need these, not NumPy's
+            if kind in (float, int):
+                object.__setattr__(self, name, kind(getattr(self, name)))
         if self.scheme != "auto":
             check_name("scheme", self.scheme)
         if self.sends not in ("delta", "gradient"):
@@ -67,7 +66,7 @@ class FederationSettings(Settings):
         elif name == "auto":
             name, options = automatic_scheme(**budget, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **budget, **options)
-        if once and scheme.residual:
+        if once and scheme.keeps_state:
             raise ValueError(
                 f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
                 "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
