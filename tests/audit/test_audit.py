@@ -49,7 +49,6 @@ def test_correct_schemes_pass(name):
 @pytest.mark.parametrize(
     ("name", "options", "changes"),
     [
-        ("ldp-fl", {"per_weight": True}, {}),
         ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0, "levels": 3}, {}),
         ("sqsgd", {"levels": 4, "reach": 1.5}, {}),
         ("sqsgd", {"code": "sparse"}, {}),

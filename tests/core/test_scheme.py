@@ -33,7 +33,7 @@ def test_the_fingerprint_covers_everything_that_both_sides_must_share():
         make_scheme("privunit-index", dim=100, epsilon=4.1),
     ]
     assert len({made.fingerprint, *(other.fingerprint for other in others)}) == 6
-    assert replace(made, residual=True, momentum=0.5).fingerprint == made.fingerprint  # client only
+    assert replace(made, keeps_state=True, momentum=0.5).fingerprint == made.fingerprint  # client only
     task = Task(round=2, client=7, seed=1, dim=100, bound=1.0)
     message = made.encode(np.ones(100, np.float32), task, seeded_rng(1))
     for other in (others[0], others[2], others[-1]):
@@ -73,7 +73,7 @@ def test_many_reports_are_summed_as_exactly_as_few():
     [
         ("local", 0.0, (True, True, True)),
         ("local", 1e-9, (True, False, True)),
-        ("per-weight", 0.0, (True, False, True)),
+        ("record", 1e-5, (True, False, True)),
         ("central", 1e-5, (True, False, False)),
         ("none", 0.0, (False, False, False)),
     ],

@@ -60,10 +60,6 @@ def test_who_is_not_counted_and_what_is_assumed():
         ({"scheme": make_scheme("sqsgd", dim=1000, epsilon=4.0, bytes=8, code="signs")}, "keeps a residual"),
         ({"scheme": make_scheme("fedsgd", dim=10)}, "no pure local guarantee .notion 'none'"),
         ({"scheme": make_scheme("cpsgd", dim=10, epsilon=4.0, bytes=50)}, "notion 'central'"),
-        (
-            {"scheme": make_scheme("ldp-fl", dim=10, epsilon=4.0, bytes=2, per_weight=True)},
-            "notion 'per-weight'",
-        ),
     ],
 )
 def test_refusals_name_the_value(options, message):

@@ -114,7 +114,7 @@ def test_the_best_stateless_scheme_has_the_least_error_or_nearly_and_then_the_fe
     assert len(ways) >= 2
     for way in ways:
         scheme = make_scheme(way.name, dim=dim, epsilon=epsilon, bytes=size)
-        assert not scheme.residual
+        assert not scheme.keeps_state
         assert (way.nmse, way.message_bytes) == (scheme.nmse, scheme.bits // 8)
     exact = [way for way in ways if way.arithmetic == "exact"]
     close = [way for way in exact if way.nmse <= 1.03 * min(each.nmse for each in exact)]

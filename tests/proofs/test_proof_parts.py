@@ -125,7 +125,7 @@ NUMBERS = (-9.0, -1e-30, 0.0, 0.2, 9.0)
 
 
 def test_coordinates_by_enumeration():
-    """Theorems E2 and E3."""
+    """Theorem E2."""
     mechanism = EachCoordinate(dim=2, channel=Bit(3), reach=1.0)
     inputs = list(itertools.product(NUMBERS, repeat=2))
     laws = reports(mechanism, inputs)

@@ -41,8 +41,11 @@ def stated(tmp_path):
         ({"epsilon": 1.0}, "the total is a weak guarantee by itself", ""),
         ({"secure": True}, "The noise was secure", "protects nobody"),
         ({"scheme": "fedsgd", "notion": "none"}, "No privacy. These schemes have no privacy", "noise"),
-        ({"scheme": "cpsgd", "notion": "central"}, "provided that the aggregator is trusted", "locally"),
-        ({"scheme": "ldp-fl", "notion": "per-weight"}, "Each weight of a report is ε-locally", ""),
+        (
+            {"scheme": "cpsgd", "notion": "central"},
+            "provided that the aggregator is trusted|a δ that the run did not record",
+            "locally",
+        ),
         ({"notion": "astral"}, "Unknown guarantee. The meaning of its ε is unknown", "private with"),
         ({"scheme": "unheard-of", "done": 4}, "Unknown guarantee.", "private with"),
         ({"done": 10}, "4,000 in total so far|has so far spent 10 × 400 = 4,000", ""),

@@ -75,7 +75,6 @@ CASES = [
     Case(name="ldp-fed", tiny=TINY, tiny_options=SHORT),
     Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="ldp-fl", tiny_options=SHORT),
-    Case(name="ldp-fl", options={"per_weight": True}, notion="per-weight", tiny=ONE, tiny_options=SHORT),
     Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bytes": 1}),
     Case(name="fedsel", options=TWO_PICKS, waits=True, bias=1.0, tiny={"dim": 3, "bytes": 1}),
     Case(name="privunit", bias=DIRECTION_BIAS, tiny=None),

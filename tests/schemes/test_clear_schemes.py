@@ -72,7 +72,7 @@ def test_the_largest_coordinates_arrive_exactly(count):
     assert message == scheme.encode(x, t, seeded_rng(2))
     ties = np.array([1, -2, 2, 1, -1, 2, 0, 1], np.float32)
     assert Largest(dim=8, count=5).randomize(ties, 1.0, seeded_rng(1))[0].tolist() == [0, 1, 2, 3, 5]
-    assert (scheme.residual, scheme.momentum) == ((True, 0.9) if count < 300 else (False, 0.0))
+    assert (scheme.keeps_state, scheme.momentum) == ((True, 0.9) if count < 300 else (False, 0.0))
 
 
 @pytest.mark.parametrize("indices", [[3, 3, 5], [5, 3, 7]])

@@ -47,10 +47,10 @@ def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
     whole, block = (
         make_scheme("sqsgd", dim=300, epsilon=4000.0, bytes=size, code="signs") for size in (64, 63)
     )
-    assert (whole.residual, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
-    assert (block.residual, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
+    assert (whole.keeps_state, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
+    assert (block.keeps_state, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
     stateless = make_scheme("sqsgd-stateless", dim=300, epsilon=4000.0, bytes=63, code="signs")
-    assert (stateless.residual, stateless.mechanism.dim) == (False, 504)
+    assert (stateless.keeps_state, stateless.mechanism.dim) == (False, 504)
 
 
 def test_only_the_norm_depends_on_the_length():

@@ -17,11 +17,11 @@ def test_the_defaults_are_the_papers():
     """K = 16, the 0.9/0.1 split; of 300 coordinates a power of two: 128 codes of four bits."""
     scheme = paper()
     quantizer = scheme.mechanism.quantizer
-    assert (quantizer.levels, quantizer.dim, scheme.residual) == (16, 128, True)
+    assert (quantizer.levels, quantizer.dim, scheme.keeps_state) == (16, 128, True)
     same = PrivQuant(128, 16, 100.0, rule="paper")
     assert (quantizer.threshold, quantizer.keep) == (same.threshold, same.keep)
     assert paper(rule="optimal").nmse < scheme.nmse
-    assert paper(bytes=512).residual is False
+    assert paper(bytes=512).keeps_state is False
     assert all(transform.shared for transform in scheme.transforms[1:])
 
 

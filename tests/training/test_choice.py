@@ -59,7 +59,7 @@ def test_a_report_is_about_the_average():
     """The message of an average is that of a stateless client whose gradient is the average."""
     scheme = make_scheme("sqsgd", dim=300, epsilon=20.0, bytes=32, average=0.75)
     numbers, kept, expected = np.random.default_rng(0), None, np.zeros(300, np.float32)
-    assert scheme.residual
+    assert scheme.keeps_state
     assert not scheme.sends_block
     for round in range(5):
         gradient = numbers.standard_normal(300).astype(np.float32)

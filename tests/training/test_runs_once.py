@@ -70,7 +70,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
             later.extend(cohort.tolist())
             return super()._chosen(round, cohort)
 
-    records = list(dataclasses.replace(run, problem=Noting(**vars(run.problem))).rounds(state))
+    records = list(dataclasses.replace(run, problem=Noting(**vars(run.problem))).rounds())
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from sqsgd import RunConfig
+from sqsgd import RunConfig, make_scheme
 from sqsgd.training import Settings
 from sqsgd.training.settings import load_config, make_config
 from sqsgd.training.train import _ledgers, fitted
@@ -74,3 +74,11 @@ def test_what_is_given_wins_over_the_rules():
     given = run_settings(features="hog", model="linear", participation="once", lr=0.5, bound=3.0)
     assert (given.lr, given.bound) == (0.5, 3.0)
     assert ruled.lr != 0.5
+
+
+@pytest.mark.parametrize("scheme", ["sqsgd-stateless", "dgc"])
+def test_factors_of_a_residual_that_is_not_kept_are_refused(scheme):
+    """Also with an average or a velocity, which they would not weigh."""
+    made = make_scheme(scheme, dim=1000, epsilon=8.0, bytes=32)
+    with pytest.raises(ValueError, match=r"beta = 2: .* keeps no residual to weigh"):
+        run_settings(scheme=scheme, beta=2.0).fitted(made, 10)

@@ -162,8 +162,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_p
     request.getfixturevalue("one_process")
     list(sweeps.run_sweep(sweep, out, jobs=1))
     for job in sweep.jobs({"sqsgd": 0.05}):
-        run, state = train.prepare(job.config, tmp_path / "whole" / job.folder).started()
-        list(run.rounds(state))
+        list(train.prepare(job.config, tmp_path / "whole" / job.folder).started().rounds())
         models = [
             (place / job.folder / "model.safetensors").read_bytes() for place in (out, tmp_path / "whole")
         ]

@@ -33,7 +33,7 @@ class Federation:
     max_epsilon: Annotated[float, "Cap of each node's ledger.", 0.0, 1e12] = 0.0  # 0: the cost of all rounds
     dataset: Annotated[str, "The dataset, divided among the nodes."] = "mnist5k"
     model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
-    lr: Annotated[float, "Learning rate; 0: computed from the budget.", 0.0, 1e6] = 0.0
+    lr: Annotated[float, "Learning rate; 0 computes it from the budget.", 0.0, 1e6] = 0.0
     seed: Annotated[int, "Seed of the public randomness.", 0, 2**63 - 1] = 0
     min_nodes: Annotated[int, "Nodes that a round waits for; 0: more than half."] = 0
     min_answers: Annotated[int, "A round with fewer does not change the model; 0: half of those asked."] = 0
