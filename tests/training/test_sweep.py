@@ -190,19 +190,6 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
     assert sweeps.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
 
 
-def test_of_errors_the_lowest_is_best(tmp_path):
-    sweep, error = make_sweep(SWEEP, "a test"), {"accuracy": None, "metric": "RMSE", "better": "lower"}
-    for cell, values in (("sqsgd", (0.4, 0.6)), ("fedsgd", ("nan", 0.9))):
-        for rate, value in zip(sweep.rates, values, strict=True):
-            written(tmp_path / f"tuning/{cell}/lr-{rate:g}", **error, metrics={"RMSE": value})
-        written(tmp_path / f"runs/{cell}/seed-1", **error, metrics={"RMSE": values[1]})
-    assert sweeps.choose(sweep, tmp_path) == {"sqsgd": 0.05, "fedsgd": 0.2}
-    rows = sweeps.table(sweep, tmp_path, {"sqsgd": 0.05, "fedsgd": 0.2})
-    assert [(row["arm"], row["metric"], row["value"]) for row in rows] == [
-        ("sqsgd", "RMSE", 0.6), ("fedsgd", "RMSE", 0.9),
-    ]  # fmt: skip
-
-
 def test_a_table_counts_what_finished_and_names_what_failed(tmp_path):
     sweep = make_sweep(
         {**SWEEP, "seeds": [1, 2, 3], "arms": [{"scheme": name} for name in ("sqsgd", "fedsgd", "vqsgd")]}, ""
