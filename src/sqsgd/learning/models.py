@@ -269,10 +269,10 @@ def _checked(name: str, model: object) -> nn.Module:
     if wrong := {str(parameter.dtype) for parameter in trainable} - {"torch.float32"}:
         raise ValueError(f"model {name!r} has {', '.join(sorted(wrong))} parameters; call .float() on it")
     for path, module in model.named_modules():
-        if getattr(module, "running_mean", None) is not None:
+        if getattr(module, "running_mean", None) is not None and module.training:
             raise ValueError(
                 f"model {name!r}: layer {path!r} ({type(module).__name__}) keeps running statistics of the "
-                "clients' data, which are not private; use GroupNorm, or track_running_stats=False"
+                "clients' data, which are not private; use GroupNorm, or call .eval() on a frozen part"
             )
     for path, value in model.state_dict().items():
         kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__

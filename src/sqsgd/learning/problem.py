@@ -181,11 +181,13 @@ class LearningProblem:
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included; bfloat16 as float32."""
+        """The model's state dict with these weights; if parts of it are frozen, the trained ones alone."""
         set_flat(self.model, weights)
+        frozen = any(not value.requires_grad for value in self.model.parameters())
+        state = gradients.trained_state(self.model) if frozen else self.model.state_dict()
         return {
             name: (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy().copy()
-            for name, value in self.model.state_dict().items()
+            for name, value in state.items()
         }
 
     def measure(self, weights: Vector) -> Evaluation:
