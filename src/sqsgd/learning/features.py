@@ -19,9 +19,8 @@ import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
 
-from sqsgd._internal.checks import meant
 from sqsgd.learning.datasets import Dataset
-from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line, unknown_name
 from sqsgd.learning.files import cache_folder, in_package
 from sqsgd.learning.tables import texts_of
 
@@ -32,13 +31,13 @@ _BATCH = 1000
 _LOG = logging.getLogger("sqsgd")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Extractor:
     """A function of a batch of inputs that gives a row of numbers for each."""
 
     rows: Function
     needs: str = ""  # which inputs ``fits`` accepts, in words
-    fits: Callable[[tuple[int, ...]], bool] = lambda shape: len(shape) == 1
+    fits: Callable[[tuple[int, ...]], bool] = lambda _: True
     head: Callable[[], torch.Tensor] | None = None  # a softmax on the rows, trained on public data
 
 
@@ -48,21 +47,19 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
     ``name``: a row of ``FEATURES``; ``package.module:factory`` for a function, which may take ``in_shape``,
     that returns a function of a batch; or a mixture such as ``soft-hog:0.7+font-digits:0.7``.
     """
-    parts = mixture(name)
-    scale = math.hypot(*(weight for _, weight in parts))
-    train, test, heads, public = [], [], [], False
+    parts, rows = mixture(name), dict[str, Any](train_inputs=[], test_inputs=[], head=[])
+    scale, public = math.hypot(*(weight for _, weight in parts)), False
     for part, weight in parts:
         extractor, share = _extractor(part, dataset.in_shape), weight / scale
-        train.append(share * _rows(part, extractor, dataset.train_inputs))
-        test.append(share * _rows(part, extractor, dataset.test_inputs))
+        for which in ("train_inputs", "test_inputs"):
+            rows[which].append(share * _rows(part, extractor, getattr(dataset, which)))
         public = public or extractor.head is not None
-        zeros = torch.zeros(dataset.classes, train[-1].shape[1])
-        heads.append(extractor.head() / share if extractor.head else zeros)
-    known = public and all(len(head) == dataset.classes for head in heads)
-    head = torch.cat(heads, dim=1) if known else None
-    return replace(
-        dataset, train_inputs=torch.cat(train, dim=1), test_inputs=torch.cat(test, dim=1), head=head
-    )
+        zeros = torch.zeros(dataset.classes, rows["train_inputs"][-1].shape[1])
+        rows["head"].append(extractor.head() / share if extractor.head else zeros)
+    if not public or any(len(head) != dataset.classes for head in rows["head"]):
+        del rows["head"]
+    made: dict[str, Any] = {which: torch.cat(found, dim=1) for which, found in rows.items()}
+    return replace(dataset, **made)
 
 
 def mixture(name: str) -> list[tuple[str, float]]:
@@ -102,20 +99,18 @@ def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
             rows = call_factory(name, "features", find_named(name, "features"), in_shape=in_shape)
         if not callable(rows):
             raise ValueError(f"features {name!r} returned a {type(rows).__name__}, not a function or module")
-        return Extractor(rows=rows.eval() if isinstance(rows, nn.Module) else rows)
+        return Extractor(rows.eval() if isinstance(rows, nn.Module) else rows)
     if name not in FEATURES:
-        raise ValueError(
-            f"features {name!r} are unknown{meant(name, FEATURES)} (choose {', '.join(FEATURES)}, "
-            "package.module:factory or a mixture such as soft-hog:0.7+font-digits:0.7)"
-        )
-    extractor = FEATURES[name]
-    if not extractor.fits(in_shape):
+        raise unknown_name("features", name, FEATURES, " or a mixture such as soft-hog:0.7+font-digits:0.7")
+    if not (extractor := FEATURES[name]).fits(in_shape):
         raise ValueError(f"features {name!r} need {extractor.needs}, not {in_shape}")
     return extractor
 
 
 def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor:
-    def rows(batch: torch.Tensor) -> torch.Tensor:
+    def rows(start: int, count: int = _BATCH) -> torch.Tensor:
+        _LOG.debug("features %s: %s of %s inputs", name, f"{start:,}", f"{len(inputs):,}")
+        batch = inputs[start : start + count]
         try:
             found = extractor.rows(batch)
             if found.ndim < 2 or len(found) != len(batch):
@@ -125,12 +120,8 @@ def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor
             raise ValueError(f"{where}: {one_line(error)}") from error
         return unit(found.flatten(1).float())
 
-    found = []
     with torch.inference_mode():
-        for start in range(0, len(inputs), _BATCH):
-            _LOG.debug("features %s: %s of %s inputs", name, f"{start:,}", f"{len(inputs):,}")
-            found.append(rows(inputs[start : start + _BATCH]))
-        together, alone = torch.cat(found), rows(inputs[:1])
+        together, alone = torch.cat([rows(start) for start in range(0, len(inputs), _BATCH)]), rows(0, 1)
     if not bool(torch.isfinite(together).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
     if not torch.allclose(alone[0], together[0], atol=1e-3):
