@@ -279,8 +279,6 @@ def draws_randomness(
         raise ValueError(f"{wrong}: check inputs, labels and loss")
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
-            raise ValueError(
-                f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
-                "without protection; use layers without running state"
-            )
+            wrong = "changes with each batch: it would store the clients' data without protection"
+            raise ValueError(f"the model's buffer {name!r} {wrong}; use layers without running state")
     return drawn or first.tobytes() != second.tobytes()  # other devices have separate generators

@@ -60,10 +60,8 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     where, pair = f"dataset {name!r}", False
     if isinstance(value, Mapping):
         if "train" not in value:
-            raise ValueError(
-                f"{where} returned a {type(value).__name__} of {', '.join(map(str, value))}; "
-                "expected train, and test or validation"
-            )
+            given = f"a {type(value).__name__} of {', '.join(map(str, value))}"
+            raise ValueError(f"{where} returned {given}; expected train, and test or validation")
         test = value.get("test", value.get("validation"))
         pair, value = test is not None, (value["train"], test) if test is not None else value["train"]
     elif not _is_examples(value):
@@ -88,10 +86,8 @@ def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None
     if inputs.ndim == 1 and len(inputs) == len(labels):
         raise ValueError(f"{where}inputs are numbers; if each is one example, write inputs.reshape(-1, 1)")
     if inputs.ndim < 2 or labels.ndim < 1 or len(inputs) != len(labels) or len(inputs) == 0:
-        raise ValueError(
-            f"{where}inputs have shape {tuple(inputs.shape)} and labels {tuple(labels.shape)}; expected "
-            "(count, ...) and (count,) with count at least 1"
-        )
+        shapes = f"inputs have shape {tuple(inputs.shape)} and labels {tuple(labels.shape)}"
+        raise ValueError(f"{where}{shapes}; expected (count, ...) and (count,) with count at least 1")
 
 
 def _is_table(value: Any) -> bool:
@@ -160,10 +156,8 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
     if not test and (wrong := _label_problem(labels)):
         raise ValueError(f"{where}{wrong}")
     if inputs.dtype == torch.uint8 and inputs.ndim < 3 and not texts:
-        raise ValueError(
-            f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
-            ".astype('float32'), .astype('float32') / 255 or .astype('int64')"
-        )
+        wrong = "inputs are rows of uint8, which may be numbers, pixels or tokens; write .astype('float32')"
+        raise ValueError(f"{where}{wrong}, .astype('float32') / 255 or .astype('int64')")
     if inputs.dtype == torch.uint8:
         inputs = inputs if texts else inputs.float() / 255
     elif inputs.is_floating_point() or inputs.dtype == torch.bool:
@@ -299,10 +293,8 @@ def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], An
     columns = _columns(where, table)
     found = [name for name in columns if name in LABELS]
     if len(found) != 1:
-        raise ValueError(
-            f"{where}table has {' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; exactly "
-            f"one must hold the labels. It has {', '.join(map(str, columns))}"
-        )
+        has = f"{' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; one must hold the labels"
+        raise ValueError(f"{where}table has {has}. It has {', '.join(map(str, columns))}")
     clients = columns.pop(CLIENT, None)
     numbers = _all_numbers(where, columns, "" if test else found[0])
     labels = numbers.pop(found[0])
@@ -352,10 +344,8 @@ def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor
     tokens = [name for name, values in found.items() if values.ndim == 2 and not values.is_floating_point()]
     large = [name for name, values in found.items() if values.ndim > 2]
     if len(tokens) > 1 or large:
-        raise ValueError(
-            f"{where}rows of whole numbers or arrays such as images in {' and '.join(large or tokens)} are "
-            f"not joined with other columns; keep one of them (.remove_columns drops the others)"
-        )
+        remedy = "are not joined with other columns; keep one of them (.remove_columns drops the others)"
+        raise ValueError(f"{where}rows of tokens, or arrays, in {' and '.join(large or tokens)} {remedy}")
     return torch.cat([values.reshape(len(values), -1).float() for values in found.values()], dim=1)
 
 
@@ -367,10 +357,8 @@ def _owners(where: str, clients: Any, count: int) -> Indices:
         raise ValueError(f"{where}clients have shape {names.shape}; {expected}")
     kinds = {type(name).__name__ for name in names.tolist()}
     if len(kinds) > 1 or any(name is None or name != name for name in names.tolist()):
-        raise ValueError(
-            f"{where}clients are of types {' and '.join(sorted(kinds))}, or some are missing; name all of "
-            "them by text or all by numbers, or drop these rows"
-        )
+        wrong = f"are of types {' and '.join(sorted(kinds))}, or some are missing; name all by text or all"
+        raise ValueError(f"{where}clients {wrong} by numbers, or drop these rows")
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
