@@ -98,13 +98,6 @@ def configurations(sweep):
     return [job.config for job in sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})]
 
 
-@pytest.mark.parametrize("name", ["figure5-mnist", "experiments/figure5-mnist.toml", "figure1"])
-def test_files_of_the_package_are_found_from_anywhere(planned, monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    sweep = planned("--config", name, "--small")
-    assert sweep.title.startswith(f"Figure {name.rpartition('figure')[2][0]}")
-
-
 def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     """vqsgd needs about epsilon = ln(2 dim) for its first vertex; sqsgd does with less."""
     small = "--epsilon 0.5 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"

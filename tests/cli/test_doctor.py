@@ -1,7 +1,6 @@
 """`sqsgd doctor` finds what is wrong and says how to fix it."""
 
 import json
-import sys
 
 import pytest
 from typed import typed
@@ -44,9 +43,3 @@ def test_generators_that_repeat_are_not_entropy(monkeypatch):
 
     monkeypatch.setattr("sqsgd.core.random.secure_rng", lambda: seeded_rng(0))
     assert "the same 16 bytes" in examined()["entropy"].found
-
-
-def test_an_extra_that_does_not_load_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tomli_w", None)  # import then raises ModuleNotFoundError
-    train = examined()["train"]
-    assert (train.state, "tomli_w" in train.found, "[train]" in train.fix) == ("missing", True, True)

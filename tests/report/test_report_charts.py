@@ -1,7 +1,6 @@
 """What the figures show, that they can be told apart, and the files drawn from them."""
 
 import dataclasses
-import math
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -35,33 +34,6 @@ def test_curves_are_means_with_the_interval_of_student(grouped):
     for chart in (bound, clip_rate):
         assert list(chart.curves) == ["sqsgd"]
         assert "it is constant: fedsgd" in chart.caption
-
-
-def test_an_error_is_drawn_under_its_name_without_groups_of_another_metric(grouped):
-    runs = ({"metric": "RMSE", "best": 0.25, "loss": "squared-error"}, {"best": 0.1})
-    by_round, *_ = all_charts(grouped(*runs))
-    assert len(by_round.curves) == 1
-    assert "another metric was measured" in by_round.caption
-    by_round, *_ = all_charts([group for group in grouped() if group.headline.name == "RMSE"])
-    assert (by_round.title, by_round.y_title, by_round.share) == ("RMSE by round", "RMSE", False)
-
-
-# ---------------------------------------------------------------- runs that did not measure everything
-
-
-def forget(run, *names, rounds=slice(None)):
-    for name in names:
-        run.columns[name][rounds] = math.nan
-
-
-def test_lost_rounds_are_left_out_of_means_and_of_curves(grouped):
-    (group,) = grouped({"seed": 0, "rounds": 600}, {"seed": 1, "rounds": 600})
-    forget(group.runs[0], "loss", rounds=slice(0, 1))
-    forget(group.runs[1], "accuracy", rounds=slice(0, 10))
-    by_round, _, loss, *_ = all_charts([group])
-    first = [run.columns["loss"][:10] for run in group.runs]
-    assert loss.points[0]["mean"] == pytest.approx((np.mean(first[0][1:]) + np.mean(first[1])) / 2)
-    assert by_round.points[0]["x"] == 20
 
 
 # ---------------------------------------------------------------- files

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 from unittest import mock
 
@@ -12,10 +11,8 @@ from folders import write_run
 from tags import Tags
 
 from sqsgd.report import page
-from sqsgd.report.groups import group_runs
 from sqsgd.report.page import write_report, write_tables
 from sqsgd.report.tables import clean
-from sqsgd.training import reading
 
 NASTY = "</script><b onmouseover=alert(1)>&'\"<!--{{ 7 * 7 }}"
 PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}
@@ -118,22 +115,6 @@ def test_strings_from_a_run_stay_strings(tmp_path, written):
     data = content.split('id="report-data">')[1].split("</script")[0]
     assert not set(data) & set("<>&")
     assert any(NASTY in row["group"] for row in json.loads(data)["charts"]["#plot-loss"]["data"]["values"])
-
-
-def test_a_run_that_measured_nothing_and_a_repeated_seed_are_shown(tmp_path, monkeypatch):
-    folders = [write_run(tmp_path / name) for name in ("first", "second")]
-    runs = [reading.read_run(folder) for folder in folders]
-    for run in runs:
-        for name in run.columns:
-            if name != "round":
-                run.columns[name][:] = math.nan
-    assert math.isnan(group_runs(runs)[0].seconds)
-    monkeypatch.setattr(page, "read_runs", lambda _paths: (runs, []))
-    content = write_report([tmp_path], tmp_path / "page.html").read_text()
-    assert not Tags(content).named("figure")
-    assert "nan" not in " ".join(Tags(content).words)
-    assert "Unknown guarantee" in content
-    assert f"{tmp_path}/second: finished; does not count, another run has its seed" in content
 
 
 # ---------------------------------------------------------------- tables
