@@ -249,6 +249,7 @@ class Run:
         if not RunFolder(self.folder).finished:
             raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
         summary = json.loads((self.folder / "summary.json").read_text())
+        self.problem.named_weights(RunFolder(self.folder).load()[0].weights)  # also where none was left
         return TrainedRun(folder=self.folder, config=self.config, summary=summary, model=self.problem.model)
 
     @property
