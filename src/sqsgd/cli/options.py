@@ -78,7 +78,7 @@ SETTINGS = {
     "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
     "batch": "Batch size of a client.",
     "epsilon": "Privacy budget of one report; per record, of the whole run.",
-    "bytes": "Bytes for the packed codes of one report.",
+    "bytes": "Bytes for the packed codes of one report; 0: 256, or per record the whole vector.",
     "rounds": "Number of rounds; 0: 600, or 10 to 100 with once.",
     "lr": "Learning rate; 0: computed from the budget.",
     "optimizer": "sgd, momentum or adam.",

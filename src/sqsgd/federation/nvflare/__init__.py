@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.federation.nvflare.client import SqsgdFilter
+    from sqsgd.federation.nvflare.client import SqsgdFilter, record_report
     from sqsgd.federation.nvflare.server import SqsgdAggregator
 
-__all__ = ["SqsgdAggregator", "SqsgdFilter"]
-_HOMES = {"SqsgdFilter": "client", "SqsgdAggregator": "server"}
+__all__ = ["SqsgdAggregator", "SqsgdFilter", "record_report"]
+_HOMES = {"SqsgdFilter": "client", "SqsgdAggregator": "server", "record_report": "client"}
 
 
 def __getattr__(name: str) -> Any:
