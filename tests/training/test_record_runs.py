@@ -142,8 +142,3 @@ def test_a_resumed_run_keeps_its_number_of_rounds(tmp_path):
     config.write_text(config.read_text().replace("rounds = 2", "rounds = 4"))
     with pytest.raises(ValueError, match="rounds = 4, but this run was begun with 2"):
         sqsgd.train(out=run.folder, resume=True, report=False)
-
-
-def test_the_flower_engine_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="engine = 'flower'"):
-        trained(tmp_path, engine="flower")

@@ -248,6 +248,21 @@ def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
         )
 
 
+def taken(inputs: Any, labels: Any, places: Indices) -> Batch:
+    """Rows of arrays or tensors."""
+    return torch.as_tensor(inputs[places]), torch.as_tensor(labels[places])
+
+
+def made_up(inputs: Any, labels: Any) -> Batch:
+    """Two records of the same form that depend on none of these: nor does a check then that fails."""
+    x, y = taken(inputs, labels, np.zeros(2 if len(inputs) else 0, np.int64))
+    if x.is_floating_point():
+        x = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x.dtype)
+    else:
+        x = torch.zeros_like(x)
+    return x, torch.zeros_like(y)
+
+
 def sampled(count: int, rate: float, rng: Rng) -> Indices:
     """The records of one report: each with probability ``rate``, rounded down to a multiple of 2^-64."""
     if rate == 1:

@@ -156,11 +156,11 @@ class FolderState:
         if self._policy is None:
             return
         ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
-        whole, cap = Fraction(total(scheme.privacy.epsilon, request.reports)), Fraction(most)
-        left = min(ledger.left, cap - ledger.spent)
-        if request.reports > 1 and whole > left and self.read(request.name) is None:
-            spent = ledger.spent
-            raise BudgetSpent(ledger.path, whole, spent, min(cap, spent + left), "epsilon")
+        if request.reports > 1 and self.read(request.name) is None:
+            whole, before = Fraction(total(scheme.privacy.epsilon, request.reports)), ledger.spent
+            cap = min(Fraction(most), before + ledger.left)
+            if whole > cap - before:
+                raise BudgetSpent(ledger.path, whole, before, cap)
         if request.purpose == EVALUATION:
             self._check_evaluations(self._policy, ledger, scheme)
         ledger.spend_for(scheme, request.task, name=request.name, purpose=request.purpose, at_most=most)

@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,6 @@ from sqsgd.core.records import RecordSum
 from sqsgd.federation.node.request import EVALUATION, TRAINING, Request
 from sqsgd.federation.node.structure import Structure
 from sqsgd.privacy.record_plan import record_warnings
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from sqsgd.learning.objectives import Batch
 
 
 @dataclass(kw_only=True)
@@ -64,7 +60,7 @@ def asked_for_records() -> bool:
 
 
 def sum_records(
-    model: nn.Module, loss: Any, inputs: Any, labels: Any, *, random: bool = False
+    model: Any, loss: Any, inputs: Any, labels: Any, *, random: bool = False
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Add up the gradients of the records that the node draws: all that an app does for a report.
 
@@ -90,13 +86,13 @@ def sum_records(
     asked = _asked(TRAINING, model, inputs, labels)
     if not isinstance(loss, Objective):
         loss = find_objective(loss) if isinstance(loss, str) else make_objective("your loss", loss)
-    records.check_records(model, loss, _made_up(inputs, labels))
+    records.check_records(model, loss, records.made_up(inputs, labels))
     if asked.scheme.privacy.turns > 1:
         data = _digest(inputs, labels)
         if asked.turn_data not in ("", data):
             raise ValueError("the records, or their order, differ from those that the turn began with")
         asked.turn_data = data
-    take = lambda places: _taken(inputs, labels, places)  # noqa: E731
+    take = partial(records.taken, inputs, labels)
     losses, asked.total = records.silo_sum(
         model, loss, len(inputs), take, asked.scheme, asked.request.task, asked.rng,
         key=asked.key, normalise=asked.request.normalise, random=random, drops=True,
@@ -104,7 +100,7 @@ def sum_records(
     return losses
 
 
-def count_correct(model: nn.Module, inputs: Any, labels: Any) -> None:
+def count_correct(model: Any, inputs: Any, labels: Any) -> None:
     """Count the records whose largest class score is their label's, for an evaluation.
 
     Args:
@@ -115,15 +111,15 @@ def count_correct(model: nn.Module, inputs: Any, labels: Any) -> None:
     Raises:
         ValueError: No evaluation is asked for, the model is another one, or it mixes records.
     """
-    from sqsgd.learning.records import correct_predictions
+    from sqsgd.learning import records
 
     asked = _asked(EVALUATION, model, inputs, labels)
     total = asked.scheme.record_sum(asked.request.task)
-    total.add(correct_predictions(model, _taken(inputs, labels, np.arange(len(inputs)))))
+    total.add(records.correct_predictions(model, records.taken(inputs, labels, np.arange(len(inputs)))))
     asked.total = total
 
 
-def _asked(purpose: str, model: nn.Module, inputs: Any, labels: Any) -> Asked:
+def _asked(purpose: str, model: Any, inputs: Any, labels: Any) -> Asked:
     """What is asked for, once its weights are in the model."""
     from sqsgd.learning.gradients import set_flat
 
@@ -147,23 +143,6 @@ def _asked(purpose: str, model: nn.Module, inputs: Any, labels: Any) -> Asked:
     for warning in record_warnings(count, count * privacy.share, privacy.delta):
         asked.warn(warning)
     return asked
-
-
-def _taken(inputs: Any, labels: Any, places: Any) -> Batch:
-    import torch
-
-    return torch.as_tensor(inputs[places]), torch.as_tensor(labels[places])
-
-
-def _made_up(inputs: Any, labels: Any) -> Batch:
-    """Two records of the same form that depend on none: a failing check must not depend on one either."""
-    import torch
-
-    x, y = _taken(inputs, labels, np.zeros(2 if len(inputs) else 0, np.int64))
-    drawn = (
-        torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) if x.is_floating_point() else 0 * x
-    )
-    return drawn.to(x.dtype), torch.zeros_like(y)
 
 
 def _digest(inputs: Any, labels: Any) -> str:

@@ -140,7 +140,7 @@ class Evaluation:
 
     The count is a sum of ones, of which each record adds at most one. So S nodes have together the noise
     √S σ, where σ is 3.73 at (1, 10^-5) and 30.7 at (0.1, 10^-5): of ten nodes with 1,000 records each .12 and
-    .97 points of accuracy (tests/node/test_record_server.py::test_the_noise_of_an_evaluation).
+    .97 points of accuracy (tests/node/test_request.py::test_the_noise_of_an_evaluation).
     """
 
     epsilon: float
