@@ -25,7 +25,7 @@ ALLOWED = {
 """Modules that import a room beside or above them, when they are called."""
 ONLY_IN = {
     "numba": ("_internal/kernels/",),
-    "torch": ("learning/", "audit/inversion", "training/train"),
+    "torch": ("learning/", "training/train"),
     "flwr": ("federation/flower/",),
     "nvflare": ("federation/nvflare/",),
     "vl_convert": ("report/",),

@@ -19,7 +19,7 @@ def make(**budget):
 
 def test_the_mechanism_passes():
     case = subject("sqsgd-record", {}, budgets=(1.0,))
-    (step,) = (step for step in steps(case, inversion=False) if step.name == STEP)
+    (step,) = (step for step in steps(case) if step.name == STEP)
     found = list(step.findings(case))
     assert [each.outcome for each in found] == 5 * ["passed"]
     separation = found[-1]

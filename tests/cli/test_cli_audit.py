@@ -12,7 +12,7 @@ from sqsgd.cli.audit import audit as command
 
 APP = typer.Typer()
 APP.command()(command)
-SMALL = ["--dim", "50", "--epsilon", "50", "--bytes", "16", "--trials", "1000", "--no-inversion"]
+SMALL = ["--dim", "50", "--epsilon", "50", "--bytes", "16", "--trials", "1000"]
 
 
 def run(*arguments):

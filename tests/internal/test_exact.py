@@ -93,24 +93,6 @@ def test_an_undecidable_question_is_an_error(monkeypatch):
         exact.settle(lambda: None)
 
 
-def test_tables_are_sorted_and_without_gaps():
-    """A wide enclosure before a narrow one: binary search needs sorted tables, and every word stays safe."""
-    with exact.precision(128):
-        balls = [arb("0.5 +/- 0.1"), arb("0.55 +/- 0.001"), arb("0.58 +/- 0.0001"), arb("0.585 +/- 0.2")]
-        law = exact.InverseCdf(4, lambda value: balls[value].mid(), list(enumerate(balls)))
-        gaps = exact.InverseCdf(4, lambda value: balls[value].mid(), list(enumerate(balls))[::2])
-    below, above = (table.tolist() for table in law.tables())
-    assert sorted(law._above) != law._above
-    assert below == sorted(below)
-    assert above == sorted(above)
-    with exact.precision(128):
-        for ball, under, over in zip(balls, below, above, strict=True):
-            assert arb(under) <= (ball * 2**64).lower()
-            assert arb(over + 1) > (ball * 2**64).upper()
-    with pytest.raises(ValueError, match="from 0 to 2 have gaps"):
-        gaps.tables()
-
-
 @pytest.mark.parametrize("kept", [slice(None), slice(0, None, 2), slice(0)])
 def test_draws_of_many_words_are_single_draws(kept):
     """Around every edge, with gaps in the table and without one; undecided words take further ones."""

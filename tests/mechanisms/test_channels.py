@@ -106,9 +106,9 @@ def test_ambiguous_words_are_settled(level):
             (word - 1, None, code),
             (word + 1, None, code + 1),
         ]:
-            rng = ScriptedRng(*([] if second is None else [second]))
-            drawn = channel._move(np.array([level]), np.array([first], np.uint64), rng)
-            assert (drawn.tolist(), rng.used) == ([expected], second is not None)
+            rng = ScriptedRng(first, *([] if second is None else [second]))
+            drawn = channel._laws[level].draw_many(1, rng)
+            assert (drawn.tolist(), rng.used) == ([expected], 1 + (second is not None))
 
 
 # ---------------------------------------------------------------- the piecewise mechanism on a grid

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from sqsgd import CentralGuarantee, central_guarantee, local_epsilon_for, make_scheme
-from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import automatic_scheme
+from sqsgd.privacy.several import plan_once
 
 
 def index(epsilon, **options):

@@ -1,6 +1,5 @@
 """The planner: its predictions hold, its choice is the best, its warnings appear when they should."""
 
-import itertools
 import json
 import math
 
@@ -11,8 +10,7 @@ from sqsgd import make_scheme, seeded_rng
 from sqsgd.privacy import planner
 from sqsgd.privacy.planner import (
     automatic_scheme,
-    least_rounds,
-    once_outlook,
+    least_reports,
     outlook,
     plan,
     stateless_choices,
@@ -101,9 +99,6 @@ def test_the_ends_of_every_range(dim, epsilon, size):
     assert 0 < chosen.nmse < math.inf
     assert chosen.epsilon <= epsilon
     assert chosen.optimum_ratio >= 1
-    assert chosen.information_ratio >= 1
-    least = min(each.nmse for each in chosen.alternatives)
-    assert 1 + chosen.nmse <= 1.002 * (1 + least)  # the search decides by 1 + NMSE
     json.dumps(chosen.to_dict(), allow_nan=False)
 
 
@@ -149,18 +144,6 @@ def test_auto_refuses_where_only_real_arithmetic_fits(monkeypatch):
         automatic_scheme(dim=100, epsilon=8.0, bytes=8)
 
 
-@pytest.mark.parametrize(("dim", "epsilon"), [(3920, 20.0), (119850, 40.0)])
-def test_every_point_of_the_frontier_is_a_message_that_can_be_sent_and_improves(dim, epsilon):
-    points = planner.frontier(dim=dim, epsilon=epsilon)
-    assert len(points) > 1
-    for before, after in itertools.pairwise(points):
-        assert before.message_bytes < after.message_bytes
-        assert after.nmse < 0.98 * before.nmse
-    best = plan(dim=dim, epsilon=epsilon, bytes=256)
-    assert points[-1].nmse < 1.025 * best.nmse
-    assert points[-1].message_bytes <= best.message_bytes
-
-
 LINEAR, FEATURES = 7_840, 3_920
 
 
@@ -182,11 +165,10 @@ LINEAR, FEATURES = 7_840, 3_920
 )
 def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, clients, rounds, reached):
     scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=256 if name == "privunit" else 64)
-    words = outlook(scheme, clients, rounds, scheme.first_bound)
-    needed = least_rounds(scheme, clients, scheme.first_bound)
+    words = outlook(scheme, clients * rounds)
+    needed = least_reports(scheme, scheme.first_bound)
     assert bool(words) is (reached < 35)
-    assert needed == pytest.approx(least_rounds(scheme, 1, scheme.first_bound) / clients)
-    assert not words or f"at least {math.ceil(needed):,} rounds" in words
+    assert not words or f"at least {math.ceil(needed):,} are needed" in words
 
 
 @pytest.mark.parametrize(
@@ -196,4 +178,4 @@ def test_it_is_given_where_runs_learned_little_or_nothing(name, dim, epsilon, cl
 def test_users_who_report_once(users, epsilon, reached):
     """A softmax on soft-hog features of MNIST."""
     scheme = make_scheme("privunit-index", dim=FEATURES, epsilon=epsilon, bytes=48)
-    assert bool(once_outlook(scheme, users)) is (reached < 20)
+    assert bool(outlook(scheme, users, softmax=True)) is (reached < 20)

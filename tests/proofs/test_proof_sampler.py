@@ -294,7 +294,7 @@ def small_laws():
     ("cdf", "weights"), [pytest.param(cdf, weights, id=name) for name, cdf, weights in small_laws()]
 )
 def test_every_probability_is_right_however_small(cdf, weights):
-    """Lemmas S10, D2, N3, V1, O2, B1, Theorem L2: the functions that draws are made from."""
+    """Lemmas S9, D2, N3, V1, O2, B1, Theorem L2: the functions that draws are made from."""
     assert wrong_probabilities(cdf, weights) == []
 
 

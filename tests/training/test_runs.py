@@ -205,7 +205,7 @@ def test_what_cannot_be_learned_is_told_before(scheme, too_little, tmp_path):
         for config in [make_config({**TINY, "scheme": scheme, "epsilon": too_little, "lr": lr})]
     ]
     assert told[0] == told[1]  # no rate helps
-    assert told[0].startswith(f"{scheme} at epsilon {too_little}: little or nothing will be learned in 12")
+    assert told[0].startswith(f"{scheme} at epsilon {too_little}: little or nothing will be learned from ")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "summary.json", "report.html", "config.toml"])

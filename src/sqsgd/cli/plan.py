@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 from sqsgd.training.settings import usual_rounds
 
 if TYPE_CHECKING:
-    from sqsgd.privacy.planner import Plan, Point
+    from sqsgd.privacy.planner import Plan
     from sqsgd.privacy.several import SeveralPlan
 
 _ONCE, _SEVERAL = ("users", "delta", "central"), ("users", "delta", "central", "local", "visits", "svg")
@@ -51,7 +50,7 @@ def plan(
     records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
     silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
     details: Annotated[
-        bool, typer.Option("--details", help="Also show parameters, other schemes, sizes and bounds.")
+        bool, typer.Option("--details", help="Also show parameters, other schemes and bounds.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -61,7 +60,6 @@ def plan(
     --central alone, it finds the number of reports per user, and their epsilon, with the least error. With
     --records, it is what a budget per record buys in a federation of silos.
     """
-    from sqsgd.privacy.planner import frontier
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
@@ -99,17 +97,13 @@ def plan(
         probability=probability, prior=prior,
     )  # fmt: skip
     if as_json:
-        points = frontier(dim=dim, epsilon=epsilon)
-        print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
+        print_json(chosen.to_dict())
         return
     _show_verdict(chosen, epsilon)
     if details:
-        _show_details(chosen, frontier(dim=dim, epsilon=epsilon), epsilon)
+        _show_details(chosen)
     else:
-        typer.echo(_MORE)
-
-
-_MORE = "\n--details shows parameters, other schemes, sizes and bounds."
+        typer.echo("\n--details shows parameters, other schemes and bounds.")
 
 
 def _show_verdict(chosen: Plan, epsilon: float) -> None:
@@ -131,32 +125,22 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
     print_fields([*fields, *(("Warning", text) for text in chosen.warnings)], 13)
 
 
-def _show_details(chosen: Plan, points: Sequence[Point], epsilon: float) -> None:
-    """Everything that the plan is made of, as tables."""
+def _show_details(chosen: Plan) -> None:
+    """Everything that the plan is made of."""
     from sqsgd.privacy.planner import ratio
-
-    def errors(nmse: float) -> list[str]:
-        return [f"{nmse:,.4g}", f"{ratio(nmse, chosen.optimum):.3g}"]
 
     if chosen.recommendation is not None:
         typer.echo(wrapped(f"\nWhy {chosen.recommendation.scheme}: {chosen.recommendation.reason}"))
     typer.echo()
     print_fields(_fields(chosen), 19)
     typer.echo()
-    same = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
-    print_table(
-        ("the same budget with", "coordinates", "NMSE", "/ optimum"),
-        [[way.name, f"{way.coordinates:,}", *errors(way.nmse)] for way in same],
-    )
-    typer.echo()
     print_table(
         ("one stateless report", "arithmetic", "bytes", "NMSE", "/ optimum"),
-        [[way.name, way.arithmetic, f"{way.message_bytes:,}", *errors(way.nmse)] for way in chosen.stateless],
-    )
-    typer.echo(f"\nThe least error at epsilon {epsilon:g} for each size of message")
-    print_table(
-        ("bytes", "code", "NMSE", "/ optimum"),
-        [[f"{point.message_bytes:,}", point.code, *errors(point.nmse)] for point in points],
+        [
+            [way.name, way.arithmetic, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{part:.3g}"]
+            for way in chosen.stateless
+            for part in [ratio(way.nmse, chosen.optimum)]
+        ],
     )
     _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
 
@@ -180,20 +164,17 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
     rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     clients = f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
-    best, limit = (
-        f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"
-        for ratio in (chosen.optimum_ratio, chosen.information_ratio)
-    )
-    error, block = f"{chosen.nmse:.4g} of one report", f"{chosen.nmse_block:.4g}, {limit}"
+    best = f"{chosen.optimum_ratio:.3g} times"
+    best = best if chosen.optimum_ratio < math.inf else "beyond any multiple of"
+    error = f"{chosen.nmse:.4g} of one report, {chosen.nmse_block:.4g} on its block"
     return [
         ("scheme", "sqsgd-stateless"),
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
         ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
-        ("NMSE", f"{error} on the whole vector; of the mean over {clients} {chosen.nmse_mean:.4g}"),
+        ("NMSE", f"{error} (relative); of the mean over {clients} {chosen.nmse_mean:.4g}"),
         ("optimum (PrivUnit)", f"{chosen.optimum:.4g}, so this is {best} the best possible"),
-        ("on its block", f"{block} the information limit {chosen.information_limit:.4g}"),
     ]
 
 
@@ -273,7 +254,7 @@ def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
 
 
 def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
-    from sqsgd.privacy.certificate import plan_once
+    from sqsgd.privacy.several import plan_once
 
     chosen = plan_once(**budget)
     if as_json:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml
@@ -42,48 +42,39 @@ class Settings:
     [0.5, 0.375, 0.25, 0.125]
     """
 
-    epsilon: float
-    """ε of one report."""
-    seed: int
-    """Seed of the public randomness."""
-    secure: bool
-    """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
-    and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
-    scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` with an
-    average where clients report in every round, else the best that keeps no state
-    (``privacy.planner.automatic_scheme``)."""
-    bytes: int = 0
-    """Bytes of the packed codes of one report; 0: 256, or per record the whole vector on 32 levels."""
+    epsilon: Annotated[float, "Privacy budget of one report; per record, of the whole run."]
+    seed: Annotated[int, "Seed of everything but secure noise."]
+    secure: Annotated[bool, "Noise from the operating system; the run cannot be repeated."]
+    """False: from the public seed, a simulation that can be repeated and protects nobody.
+    tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
+    scheme: Annotated[
+        str, "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function."
+    ] = "auto"
+    """``auto``: ``sqsgd`` with an average where clients report in every round, else the best that keeps no
+    state (``privacy.planner.automatic_scheme``)."""
+    bytes: Annotated[int, "Bytes of a report's codes; 0: 256, or per record the whole vector."] = 0
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
-    rounds: int = 0
-    """All rounds of the training; 0: not known."""
-    lr: float = 0.0
-    """Learning rate of the first round; 0: as large as the noise of the reports allows."""
-    optimizer: str = "sgd"
-    decay: str = "auto"
-    """Decay of the learning rate: ``none``, or ``linear`` (``auto``), to zero after the last round."""
-    bound: float = 0.0
-    """Initial bound; 0: 1 for norms, 10 for the paper's range."""
-    track: bool = True
-    """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
-    clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none. Per record: of each record's gradient."""
-    delta: float = 1e-5
-    """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
-    sampling: float = 0.0
-    """Per record: the share of its records that a client draws for a report; 0: as few as cost no noise."""
-    batching: str = "poisson"
-    """Per record: ``poisson`` draws each record for each report; ``disjoint`` lets them take turns."""
-    records: float = 0.0
-    """Per record: the public number of a client's records that sums are divided by; 0: chosen."""
-    normalise: bool = False
-    """Per record: scale every gradient to ``clip_norm``, also shorter ones."""
-    alpha: float = 1.0
-    """Factor of the gradient that goes to the residual (the paper's α)."""
-    beta: float = 1.0
-    """Factor of the gradient that goes into the report (the paper's β)."""
+    rounds: Annotated[int, "All rounds of the training; 0: not known."] = 0
+    lr: Annotated[float, "Learning rate of the first round; 0: computed from the budget."] = 0.0
+    optimizer: Annotated[str, "sgd, momentum or adam."] = "sgd"
+    decay: Annotated[str, "Decay of the rate: linear (auto), to zero, or none."] = "auto"
+    bound: Annotated[float, "Initial bound; 0: the scheme's own."] = 0.0
+    track: Annotated[bool, "Adapt the bound to privatised magnitudes."] = True
+    clip_norm: Annotated[float, "l2 radius that vectors, or records, are clipped to; 0: none, or chosen."] = (
+        0.0
+    )
+    delta: Annotated[float, "Per record: delta of the whole run."] = 1e-5
+    sampling: Annotated[
+        float, "Per record: share of its records in a report; 0: as few as cost no noise."
+    ] = 0.0
+    batching: Annotated[str, "Per record: poisson, or disjoint batches in turn."] = "poisson"
+    records: Annotated[float, "Per record: public number of a client's records; 0: rows / clients."] = 0.0
+    normalise: Annotated[bool, "Per record: scale every gradient to the clip norm, also shorter ones."] = (
+        False
+    )
+    alpha: Annotated[float, "Factor of the gradient that goes to the residual (the paper's α)."] = 1.0
+    beta: Annotated[float, "Factor of the gradient that is reported (the paper's β)."] = 1.0
 
     def __post_init__(self) -> None:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
@@ -207,51 +198,48 @@ class RunConfig(Settings):
 
     seed: int = 0
     secure: bool = False
-    """Noise from the operating system: the run cannot be repeated."""
-    rounds: int = 0
-    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one a pass."""
-    dataset: str = "mnist5k"
-    """A built-in one, package.module:factory, or the path of a .csv file."""
-    label: str = ""
-    owner: str = ""
+    rounds: Annotated[int, "Number of rounds; 0: 600, or 10 to 100 with once."] = 0
+    """With ``once`` over 100 clients are in a round if they can, or one in each pass."""
+    dataset: Annotated[str, "mnist5k, mnist, ..., a .csv file or package.module:factory."] = "mnist5k"
+    label: Annotated[str, "Of a table: the column to predict; a number if it has a range."] = ""
+    owner: Annotated[str, "Of a table: the column that says whose row it is; empty: all differ."] = ""
     ranges: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
     categories: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
-    data_dir: str = ""
-    model: str = "lenet5"
-    loss: str = "cross-entropy"
-    """cross-entropy (classes), squared-error (numbers), multi-label (zeros, ones) or package.module:name."""
-    features: str = ""
-    clients: int = 0
-    """0: every owner that the data name; 10 if they name none."""
-    participation: str = "all"
-    """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
-    clients per round, with all their data; ``once``: every client once in each pass over all of them, in a
-    secret order per pass."""
-    reports: int = 1
-    """Of each client in the whole run, for ``once``, which more than 1 implies; each costs its epsilon."""
-    visits: int = 0
-    """1: a client sends all its reports in one round, about one model; 0: one report in each pass."""
-    minibatch: bool = False
-    local_epochs: int = 0
-    """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
-    reports the mean gradient of these steps; 0: it reports the gradient of one batch, or of its data."""
-    local_lr: float = 0.05
-    partition: str = "auto"
-    """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
-    shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
-    batch: int = 32
-    validation: float = 0.0
-    test_images: int = 0
-    ledgers: str = ""
-    """Folder of the clients' own ledgers: each pays for its reports there, and refuses any above its cap."""
-    evaluate_every: int = 20
-    checkpoint_every: int = 20
-    workers: int = 0
-    device: str = "cpu"
-    engine: str = "local"
-    name: str = ""
+    data_dir: Annotated[str, "Folder of the datasets; empty: $SQSGD_DATA."] = ""
+    model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
+    loss: Annotated[str, "cross-entropy, squared-error, multi-label or module:name."] = "cross-entropy"
+    """Of classes, of numbers, of zeros and ones, or your own."""
+    features: Annotated[
+        str,
+        "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; several "
+        "with weights: soft-hog:0.7+font-digits:0.7.",
+    ] = ""
+    clients: Annotated[int, "Number of clients; 0: every owner that the data name, or 10."] = 0
+    participation: Annotated[str, "all, a number of clients per round, a fraction (0.1), or once."] = "all"
+    """``all``: every client in every round, with one batch each; a number or a fraction: so many clients per
+    round, with all their data; ``once``: every client once in each pass, in a secret order."""
+    reports: Annotated[int, "Of each client, with once: one in each pass, in a new secret order."] = 1
+    """More than 1 implies ``once``; each costs its epsilon."""
+    visits: Annotated[int, "1: each client sends all its reports in one round; 0: one in each pass."] = 0
+    minibatch: Annotated[bool, "With a number as participation: one batch of each client."] = False
+    local_epochs: Annotated[int, "Federated averaging: passes over the client's data; 0: none."] = 0
+    """The client reports the mean gradient of its steps; with 0 that of one batch, or of its data."""
+    local_lr: Annotated[float, "Learning rate of a client's own steps."] = 0.05
+    partition: Annotated[str, "natural: by owner; iid, dirichlet:BETA, shards:N or drawn."] = "auto"
+    """drawn: one image for any number of clients. auto: natural if the data name owners, else iid."""
+    batch: Annotated[int, "Batch size of a client."] = 32
+    validation: Annotated[float, "Share of the training images to measure on."] = 0.0
+    test_images: Annotated[int, "Measure on this many held-out images; 0: all."] = 0
+    ledgers: Annotated[str, "Folder of the clients' own ledgers."] = ""
+    """Each client pays for its reports there, and refuses any above its cap."""
+    evaluate_every: Annotated[int, "Rounds between two measurements."] = 20
+    checkpoint_every: Annotated[int, "Rounds between two checkpoints."] = 20
+    workers: Annotated[int, "Gradients computed in parallel; 0: one per core."] = 0
+    device: Annotated[str, "Where gradients are computed: cpu, cuda, mps or auto."] = "cpu"
+    engine: Annotated[str, "local, or flower: the same run over Flower."] = "local"
+    name: Annotated[str, "Name of the run in tables and figures."] = ""
 
     def __post_init__(self) -> None:
         checks.integer("reports", self.reports, 1, MOST_REPORTS)
@@ -396,7 +384,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
+FIELDS = get_type_hints(RunConfig)
+"""The type of each setting by its name."""
 
 
 def load_config(path: str | Path) -> RunConfig:
@@ -416,8 +405,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
-    hints = get_type_hints(RunConfig).items()
-    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in FIELDS.items()}
     if type(values.get("participation")) in (int, float):
         values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}

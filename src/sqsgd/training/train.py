@@ -541,10 +541,9 @@ def outlook(config: RunConfig, scheme: Scheme) -> str:
     """One line if a model is predicted to learn little or nothing from such reports."""
     if scheme.sums_records:
         return ""
-    if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients * config.reports)
-    else:
-        found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
+    softmax = bool(_once_rule(config))
+    reports = config.clients * config.reports if softmax else config.asked * config.rounds
+    found = planner.outlook(scheme, reports, config.bound, softmax=softmax)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 
@@ -624,7 +623,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
-        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | float | Path)
+        as_text = FIELDS.get(name) is str and isinstance(plain, int | float | Path)
         values[name] = str(plain) if as_text else plain
     return values, given
 

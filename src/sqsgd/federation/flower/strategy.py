@@ -190,7 +190,7 @@ class SqsgdStrategy(Strategy):
             each = self.settings.records
             for warning in record_warnings(each, each * privacy.share, privacy.delta) if each else ():
                 _LOG.warning("sqsgd: %s", warning)
-        elif self.rounds and (problem := outlook(self.scheme, clients, self.rounds, self.settings.bound)):
+        elif self.rounds and (problem := outlook(self.scheme, clients * self.rounds, self.settings.bound)):
             _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from sqsgd._internal import checks
 from sqsgd.core import Aggregate, Scheme
@@ -57,10 +57,9 @@ class FederationSettings(Settings):
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
         super().__post_init__()
-        for each in fields(Settings):  # requests and files need exact types, not NumPy's
-            if each.type in ("float", "int"):
-                exact = float if each.type == "float" else int
-                object.__setattr__(self, each.name, exact(getattr(self, each.name)))
+        for name, kind in get_type_hints(Settings).items():  # requests and files need these, not NumPy's
+            if kind in (float, int):
+                object.__setattr__(self, name, kind(getattr(self, name)))
         if self.scheme != "auto":
             check_name("scheme", self.scheme)
         if self.unit not in ("client", "record"):
