@@ -253,6 +253,18 @@ def test_a_node_draws_its_own_batches(tmp_path, monkeypatch):
     assert {entry.rate for entry in Ledger(tmp_path / "a/ledger").entries} == {0.5}
 
 
+@pytest.mark.parametrize(
+    "changes", [{"epsilon": 1e4}, {"options": {"rate": 0.5}}, {"options": {"reports": 9}}]
+)
+def test_the_noise_of_a_training_is_fixed_by_its_first_report(tmp_path, changes):
+    """A server must not choose it by the reports before: sampled reports are accounted for together."""
+    answered(tmp_path, record_app())
+    sent = message(asked(round=1, **changes), start())
+    reply = record_app()(sent, node_context(5, tmp_path, **{**OWNER, **ALMOST_EXACT}))
+    assert reply.error.reason == policy.NOT_ALLOWED
+    assert "but the training 'test' began with" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+
+
 def in_turns(**changes):
     return asked(**changes, options={"batching": "disjoint", "rate": 0.25})
 

@@ -27,6 +27,7 @@ from sqsgd.federation.node.structure import Arrays, Structure
 from sqsgd.mechanisms.gaussian_account import Uses, epsilon_of, spent
 from sqsgd.privacy.ledger import BudgetSpent, Ledger, ReportRefused
 from sqsgd.training import client_step, noise_seed
+from sqsgd.training.settings import RECORD
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
 """Computes the gradient at the given weights, or these weights minus the trained ones; where a sum of records
@@ -285,7 +286,9 @@ class Node:
             raise RoundAnswered(f"round {round} of {name!r}, but {last.task.round} was answered already")
         before, now = ({**vars(each), **vars(each.task)} for each in (last, request))
         own = "reports" if real_slot else "client"  # the number of a slot changes with each pass
-        for key in ("scheme", "bytes", "options", "dim", "seed", "by_slot", own):
+        # Sampled reports are accounted for together, as fixed before the first: docs/proofs/ledger.md.
+        fixed = ("epsilon",) if request.scheme == RECORD else ()
+        for key in ("scheme", "bytes", "options", "dim", "seed", "by_slot", own, *fixed):
             if before[key] != now[key]:
                 raise Refused(
                     f"{key} = {now[key]!r} in round {round}, but the training {name!r} began with "
