@@ -136,33 +136,21 @@ class SqsgdMod:
 
 
 def record_report(msg: Message, model: Any, loss: Any, inputs: Any, labels: Any) -> Message:
-    """The answer of an app whose server asks per record; the node decides which records count.
+    """An app's answer to ``msg``, for privacy per record; docs/flower.md has an example.
 
-    Args:
-        msg: The message that asks.
-        model: A module without layers that mix records; the weights of the round are put into it.
-        loss: As for ``sqsgd.record_sum``.
-        inputs: All of the node's records, in rows of an array or tensor.
-        labels: Their labels.
-
-    Raises:
-        ValueError: As ``sqsgd.federation.node.records.sum_records``; the owner's log has it.
+    The node draws from the rows of ``inputs`` and ``labels``, which are all of its records, sets the round's
+    weights in ``model``, a module without layers that mix records, and adds up the gradients of ``loss``,
+    which may be what ``sqsgd.record_sum`` takes. If anything is wrong, noise leaves, and the owner's log says
+    why: ``sqsgd.federation.node.records.sum_records``.
     """
     sum_records(model, loss, inputs, labels)
     return Message(RecordDict(), reply_to=msg)
 
 
 def correct_report(msg: Message, model: Any, inputs: Any, labels: Any) -> Message:
-    """The answer to an evaluation: how many records a classifier is right about, with noise per record.
+    """An app's answer to an evaluation per record: how many of these labels ``model`` gets right, with noise.
 
-    Args:
-        msg: The message that asks.
-        model: A classifier; the weights of the round are put into it.
-        inputs: All records to measure on.
-        labels: Their classes.
-
-    Raises:
-        ValueError: As ``sqsgd.federation.node.records.count_correct``; the owner's log has it.
+    The node sets the round's weights in ``model``, a classifier.
     """
     count_correct(model, inputs, labels)
     return Message(RecordDict(), reply_to=msg)

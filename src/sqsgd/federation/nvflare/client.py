@@ -27,7 +27,7 @@ from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR, is_log
 from sqsgd._internal.checks import Vector
 from sqsgd.federation.node.answer import Compute, FolderState, Node
 from sqsgd.federation.node.policy import MAX_BYTES, Policy, Refused, explain
-from sqsgd.federation.node.records import asked_for_records, sum_records
+from sqsgd.federation.node.records import asked_for_records
 from sqsgd.federation.node.structure import Structure
 from sqsgd.federation.nvflare import shareables
 
@@ -155,22 +155,6 @@ class PrivateExecution:
         state = FolderState(policy.state_dir, policy)
         node = Node(policy=policy, state=state, client=number, log=self._log)
         return node.answer(request, partial(shareables.model_of, shareable), compute)
-
-
-def record_report(model: Any, loss: Any, inputs: Any, labels: Any) -> Shareable:
-    """What an executor returns whose server asks per record; the filter decides which records count.
-
-    Args:
-        model: A module without layers that mix records; the weights of the round are put into it.
-        loss: As for ``sqsgd.record_sum``.
-        inputs: All of the site's records, in rows of an array or tensor.
-        labels: Their labels.
-
-    Raises:
-        ValueError: As ``sqsgd.federation.node.records.sum_records``; the owner's log has it.
-    """
-    sum_records(model, loss, inputs, labels)
-    return Shareable()
 
 
 @contextlib.contextmanager
