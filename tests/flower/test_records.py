@@ -92,7 +92,6 @@ def test_a_training_spends_its_epsilon_and_no_more(tmp_path, batching):
         ledger = Ledger(tmp_path / f"{node}/ledger")
         assert 1.9 < float(ledger.spent) <= 2.0 == ledger.max_epsilon
         assert len(ledger.entries) == 8
-    assert not any(str(COUNT + 1) in repr(dict(sent.content["sqsgd.request"])) for sent in nodes.sent)
     assert {line["bytes_up"] for line in written} == {made.scheme.bits // 8}
 
 
@@ -154,12 +153,16 @@ def answered(folder, app, made=None, **more):
     return reply, made.make_scheme().decode(payload_of(reply), made.task)
 
 
+def naming(made, *data, loss="cross-entropy"):
+    return lambda msg, context: record_report(msg, made, loss, *(data or examples(5)))
+
+
 def in_a_thread(msg, context):
     found = []
 
     def work():
         with contextlib.suppress(ValueError):
-            found.append(record_report(msg, net(), "cross-entropy", *examples(5)))
+            found.append(naming(net())(msg, context))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -167,25 +170,22 @@ def in_a_thread(msg, context):
     return found[0]
 
 
+def own_gradient(msg, context):
+    gradient = ArrayRecord({name: Array(value + 1) for name, value in ZEROS.items()})
+    return Message(RecordDict({"gradient": gradient}), reply_to=msg)
+
+
 WRONG = {
-    "its own gradient": lambda msg, context: Message(
-        RecordDict({"gradient": ArrayRecord({"weight": Array(np.ones((4, 8), np.float32))})}), reply_to=msg
-    ),
+    "its own gradient": own_gradient,
     "nothing": lambda msg, context: Message(RecordDict(), reply_to=msg),
     "an error": lambda msg, context: 1 / 0,
-    "another model": lambda msg, context: record_report(
-        msg, torch.nn.Linear(8, 3), "cross-entropy", *examples(5)
-    ),
-    "a layer that mixes": lambda msg, context: record_report(
-        msg, torch.nn.Sequential(net(), torch.nn.BatchNorm1d(4, affine=False)), "cross-entropy", *examples(5)
-    ),
-    "a loss that mixes": lambda msg, context: record_report(
-        msg, net(), lambda model, batch: (model(batch[0]) + batch[0][:, :4]).std(), *examples(5)
-    ),
+    "another model": naming(torch.nn.Linear(8, 3)),
+    "a layer that mixes": naming(torch.nn.Sequential(net(), torch.nn.BatchNorm1d(4, affine=False))),
+    "a loss that mixes": naming(net(), loss=lambda model, batch: (model(batch[0]) + batch[0][:, :4]).std()),
     "a count": lambda msg, context: correct_report(msg, net(), *examples(5)),
-    "labels of others": lambda msg, context: record_report(msg, net(), "cross-entropy", *examples(5), [1]),
+    "labels of others": naming(net(), examples(5)[0], examples(5)[1][:9]),
     "another thread": in_a_thread,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -203,8 +203,8 @@ def test_the_first_sum_counts_whatever_comes_after(tmp_path):
     """What an app does with it later may depend on a record: it changes nothing."""
 
     def twice(msg, context):
-        record_report(msg, net(), "cross-entropy", *examples(5))
-        return record_report(msg, net(), "cross-entropy", *examples(6))
+        naming(net())(msg, context)
+        return naming(net(), *examples(6))(msg, context)
 
     _, found = answered(tmp_path, record_app(twice))
     _, once = answered(tmp_path / "once", record_app())
@@ -212,25 +212,18 @@ def test_the_first_sum_counts_whatever_comes_after(tmp_path):
 
 
 def broken(value):
-    """The records of node 5, of which one, the last, is wrong."""
-
-    def train(msg, context):
-        inputs, labels = examples(5)
-        inputs, labels = inputs.copy(), labels.copy()
-        if value is None:
-            labels[-1] = 7  # no such class: its loss raises
-        else:
-            inputs[-1] = value
-        return record_report(msg, net(), "cross-entropy", inputs, labels)
-
-    return train
+    """The records of node 5, the last of which is wrong; None: it has no such class, so its loss raises."""
+    inputs, labels = (part.copy() for part in examples(5))
+    if value is None:
+        labels[-1] = 7
+    else:
+        inputs[-1] = value
+    return naming(net(), inputs, labels)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, None])
 def test_one_wrong_record_is_left_out_and_the_owner_alone_is_told(tmp_path, value):
-    def without(msg, context):
-        return record_report(msg, net(), "cross-entropy", *(part[:-1] for part in examples(5)))
-
+    without = naming(net(), *(part[:-1] for part in examples(5)))
     reply, found = answered(tmp_path / "wrong", record_app(broken(value)))
     other, expected = answered(tmp_path / "without", record_app(without))
     assert np.allclose(found, expected, atol=5e-3)
@@ -283,10 +276,7 @@ def test_each_record_is_used_once_a_turn(tmp_path, monkeypatch):
 def test_records_that_change_within_a_turn_are_not_used(tmp_path, change):
     """They could be in two batches of a turn, which counts once."""
 
-    def changed(msg, context):
-        inputs, labels = examples(5)
-        return record_report(msg, net(), "cross-entropy", change(inputs).copy(), change(labels).copy())
-
+    changed = naming(net(), *(change(part).copy() for part in examples(5)))
     answered(tmp_path, record_app(), in_turns())
     _, found = answered(tmp_path, record_app(changed), in_turns(round=1))
     assert np.linalg.norm(found) < 0.01
@@ -315,6 +305,7 @@ def test_a_node_that_does_not_know_the_turn_waits_for_the_next(tmp_path):
         ({"scheme": "sqsgd"}, "records take 'sqsgd-record'"),
         ({"unit": "client", "scheme": "sqsgd-record"}, "records take 'sqsgd-record'"),
         ({"records": 0, "lr": 0.5}, "lr = 0.5 needs records"),
+        ({"rule": "hard"}, "rule = 'hard' must be one of softmax, "),
         ({"delta": 0.0}, "delta = 0.0"),
         ({"delta": 0.5}, "delta = 0.5"),
         ({"clip_norm": -1.0}, "clip_norm = -1.0"),

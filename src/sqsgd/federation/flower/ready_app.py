@@ -137,6 +137,8 @@ def main(grid: Grid, context: Context) -> None:
     options = {key.replace("-", "_"): config[key] for key in _OPTIONS}
     options |= {"min_available_nodes": nodes, "sends": "gradient"}
     options |= {"records": float(config["records"]), "evaluation_records": config["evaluation-records"]}
+    if config["unit"] == "record" and extractor_and_model("", config["model"])[0]:
+        options["rule"] = "softmax"
     strategy = SqsgdStrategy(out=config["out"] or None, **options)
     strategy.start(
         grid=grid,

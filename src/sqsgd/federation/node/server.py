@@ -19,7 +19,7 @@ from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import check_name, make_scheme
 from sqsgd.schemes.sqsgd_record import options_of
 from sqsgd.training import Settings
-from sqsgd.training.rates import change_rate, learning_rate
+from sqsgd.training.rates import RECORD_BOUND, change_rate, learning_rate
 from sqsgd.training.settings import RECORD
 
 SHORT = 1e-3
@@ -53,6 +53,10 @@ class FederationSettings(Settings):
     """``record``: ``epsilon`` and ``delta`` are of each record of a node in the whole training. The apps name
     their records (``record_report``); ``records`` is the public number by which their sums are divided."""
 
+    rule: str = ""
+    """Per record, for rate and bound: ``softmax`` for a linear model on rows of unit length; see
+    ``rates.RECORD_BOUND``."""
+
     def __post_init__(self) -> None:
         if vars(self)["seed"] is None:
             object.__setattr__(self, "seed", secrets.randbits(64))
@@ -68,6 +72,8 @@ class FederationSettings(Settings):
             object.__setattr__(self, "scheme", RECORD)
         if (self.unit == "record") != (self.scheme == RECORD):
             raise ValueError(f"unit = {self.unit!r} with scheme = {self.scheme!r}: records take {RECORD!r}")
+        if self.rule not in ("", *RECORD_BOUND):
+            raise ValueError(f"rule = {self.rule!r} must be one of {', '.join(RECORD_BOUND)}")
         if self.unit == "record" and self.lr and not self.records:
             raise ValueError(
                 f"lr = {self.lr:g} needs records, a public number of a node's records by which sums are "
@@ -102,7 +108,7 @@ class FederationSettings(Settings):
         """The settings of the server's step, with ``clients`` reports per round; ``rounds`` 0: unknown."""
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Settings)}
         if scheme.sums_records:
-            return Settings(**values).fitted(scheme, clients)
+            return Settings(**values).fitted(scheme, clients, rule=self.rule)
         changes = self.sends == "delta"
         short = changes and not self.bound and scheme.mechanism.traits.fixed_length
         bound = self.bound or (SHORT if short else scheme.first_bound)
