@@ -114,7 +114,7 @@ def main() -> None:
     problem = load_problem(config)
     study = make_study(
         {"name": "liars", "dim": problem.dim, "users": problem.clients, "softmax": True,
-         "epsilon": chosen.epsilon}, ""
+         "epsilon": chosen.epsilon}
     )  # fmt: skip
     mean, most = pull(study)
     print(f"a liar's report moves the sum by {mean:.2f} bounds on average, {most:.2f} at most")

@@ -1,6 +1,5 @@
 """`sqsgd doctor` finds what is wrong and says how to fix it."""
 
-import importlib.metadata
 import json
 import sys
 
@@ -51,20 +50,3 @@ def test_an_extra_that_does_not_load_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "tomli_w", None)  # import then raises ModuleNotFoundError
     train = examined()["train"]
     assert (train.state, "tomli_w" in train.found, "[train]" in train.fix) == ("missing", True, True)
-
-
-@pytest.mark.parametrize(
-    ("origin", "fix"),
-    [
-        ({}, "pip install --upgrade 'sqsgd[flower]'"),
-        ({"url": "file:///a.whl"}, "pip install 'sqsgd[flower] @ file:///a.whl'"),
-        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, "pip install --editable '/a b[flower]'"),
-    ],
-)
-def test_the_command_that_fixes_it_fits_the_way_it_was_installed(monkeypatch, origin, fix):
-    class Distribution:
-        def read_text(self, _name):
-            return json.dumps(origin)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: Distribution())
-    assert doctor._install("[flower]") == fix

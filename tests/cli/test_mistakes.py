@@ -6,8 +6,6 @@ from typed import typed
 
 MODELS = """
 import torch
-nn = torch.nn
-def statistics(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
 def number(): return 3
 def narrow(): return torch.nn.Linear(5, 10)
 """
@@ -17,23 +15,15 @@ MISTAKES = [
     ("train --epsilon 0", "epsilon = 0.0 must be a number from 0.01 to 100000"),
     ("train --round 3", "--rounds"),
     ("train --scheme sqsdg", "did you mean 'sqsgd'?"),
-    (
-        "train --dataset cifar100",
-        "choose mnist5k, mnist, fashion-mnist, emnist, emnist-digits56k, emnist-byclass, cifar10,",
-    ),
+    ("train --dataset cifar100", "choose mnist5k, mnist, fashion-mnist, emnist"),
     ("train --dataset mnist --data-dir /nowhere", "run sqsgd data fetch mnist --data-dir /nowhere"),
     ("train --model my_models.py:number", "write my_models:number, without .py"),
-    ("train --model my_models:statistics", "use GroupNorm"),
     ("train --model my_models:number", "returned a int, not a torch.nn.Module"),
-    ("train --model my_models:other", "its public callables are: narrow, number, statistics"),
-    ("train --partition dirichlet", "for example dirichlet:0.5"),
-    ("train --clients 5000", "5,000 clients cannot share 4,000 images"),
-    ("train --participation most", "participation = 'most' must be"),
+    ("train --model my_models:other", "its public callables are: narrow, number"),
     ("train --participation 20", "at most clients = 10"),
     ("train --config nothing.toml", "nothing.toml"),
     ("train --config once-mnits", "did you mean 'once-mnist'?"),
     ("train --config figure5-mnist", "compares several runs: sqsgd compare --config "),
-    ("train --config misspelt.toml", "did you mean 'rounds'?"),
     ("train --config sweep.toml", "sqsgd compare --config sweep.toml"),
     ("train --out notes.txt --rounds 1", "notes.txt is a file; name a folder"),
     ("train --out /proc/nowhere --rounds 1", "/proc/nowhere"),
@@ -42,18 +32,13 @@ MISTAKES = [
     ("train --resume --out folder --lr 1", "leave out lr"),
     ("train --epsilon", "Option '--epsilon' requires an argument"),
     ("train --eps 4", "No such option '--eps'. (Did you mean one of: '--epsilon'"),
-    ("train --participation once --rounds 600 --clients 10", "rounds = 600 is more than clients = 10"),
-    ("train --features hog --model lenet5 --rounds 1", "for features or other vectors use linear or mlp"),
     ("train --option levels=8 --option levels=4", "option levels is given twice"),
     ("train --ledgers notes.txt --rounds 1", "ledgers = 'notes.txt' is a file; name a folder"),
     # compare and ablate
     ("compare --schemes sqsgd,nothing", "'nothing' is not a known scheme"),
-    ("compare --schemes sqsgd,sqsgd", "list each once"),
     ("compare --rates a,b", "comma-separated numbers"),
     ("compare --small", "--small needs --config"),
     ("compare --config text.toml", "sqsgd train --config text.toml"),
-    ("compare --config misspelt.toml", "unknown key 'round'"),
-    ("compare --option foo=1", "arm 'sqsgd': "),
     ("compare --out run", "run holds a training run: choose another --out"),
     ('compare --schemes ""', "schemes is empty: give one or more, separated by commas"),
     ("compare --lr 0.1 --rates 0.1,0.2", "lr and rates exclude each other"),
@@ -62,20 +47,13 @@ MISTAKES = [
     ("ablate 3", "tradeoff (figure3)"),
     # plan, audit
     ("plan --dim 0", "dim = 0 must be a whole number from 1"),
-    ("plan --probability 0", "probability = 0.0 must be above 0"),
-    ("plan --users 100", "users = 100 needs --central or --once"),
     ("plan --local 16", "local = 16.0 needs --central"),
     ("plan --central 0.5 --epsilon 4", "--central chooses it"),
-    ("plan --central 0.5 --delta 0", "delta = 0.0"),
-    ("plan --central 0.5 --users 100 --visits 1 --clients 200", "cannot have 200 users"),
-    ("plan --central 0.5 --local 0", "local = 0.0 must be positive"),
-    ("train --reports 0", "reports = 0"),
     ("plan --once --users 100", "--once needs --epsilon (local) or --central"),
     ("plan --once --epsilon 4 --rounds 3", "rounds = 3 has no meaning with --once"),
     ("audit --trials 1", "trials = 1 must be a whole number from 1000"),
     ("audit --option name=fedsgd", "use --scheme"),
     ("audit --out notes.txt", "notes.txt is a file; name a folder"),
-    ("ablate communication --bytes 64 --option levels=2", "are the same"),
     # report, schemes, data, doctor
     ("report --out x.html", "Missing argument 'RUNS...'."),
     ("report folder", "holds no run"),
@@ -83,9 +61,6 @@ MISTAKES = [
     ("data fetch cifar", "choose mnist, fashion-mnist, emnist"),
     # ledger, deploy
     ("deploy init notes.txt", "notes.txt is a file; name a new folder"),
-    ("deploy init fed --max-epsilon 5", "max_epsilon = 5 is below epsilon = 400"),
-    ("deploy init fed --host 'no host'", "host = 'no host'"),
-    ("deploy init fed --min-answers 4", "min_answers = 4"),
     ("deploy up folder", "create it with `sqsgd deploy init folder`"),
     ("deploy allow nothing my_app", "name a node's folder, such as federation/nodes/node-0"),
     ("tran", "No such command 'tran'. Did you mean 'train'?"),
@@ -123,9 +98,3 @@ def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
     assert "[Errno" not in done.error or "/proc" in line or "nothing.toml" in line
     assert sorted(folder.rglob("*.[!p]*")) == before
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.parametrize("line", ["", "data", "ledger"])
-def test_a_group_without_a_command_shows_its_help(line):
-    done = typed(f"sqsgd {line}")
-    assert "Usage" in done.out + done.error

@@ -28,16 +28,12 @@ def test_the_verdict_fits_on_a_screen_and_details_show_everything(monkeypatch):
     assert f"Recommended  {CHOSEN.recommendation.options} (" in typed(LINE).out
     done = typed(f"{LINE} --details")
     assert done.code == 0
-    for words in (
-        f"Error        {CHOSEN.nmse:.4g} of one report, {CHOSEN.nmse_mean:.4g} of the mean of 20 clients\n",
-        "Epsilon      80 for one report, 240 after 3\n",
-        *(f"Warning      {warning}\n" for warning in CHOSEN.warnings),
-        f"Why {CHOSEN.recommendation.scheme}: {CHOSEN.recommendation.reason}\n",
-        f"bytes              {CHOSEN.message_bytes} per message: {CHOSEN.bits} bits of codes",
-        *(way.name for way in CHOSEN.stateless),
-        *(f"  * {statement.sentence}\n" for statement in CHOSEN.reconstruction),
-    ):
-        assert words in done.out
+    assert all(f"Warning      {warning}\n" in done.out for warning in CHOSEN.warnings)
+    assert all(way.name in done.out for way in CHOSEN.stateless)
+    assert all(f"  * {statement.sentence}\n" in done.out for statement in CHOSEN.reconstruction)
+    once, done = plan_once(**BUDGET, epsilon=4.0).central, typed(f"{ONCE} --epsilon 4 --details")
+    assert f"{three_digits(once.epsilon)} at delta 1e-06" in done.out
+    assert all(f"  * {each}\n" in done.out for each in once.assumptions)
     monkeypatch.setenv("COLUMNS", "80")
     assert len(typed(LINE).out.splitlines()) <= 10
 
@@ -50,12 +46,3 @@ def test_json_of_one_report_per_user():
     for options, wanted in (("--epsilon 4", {"epsilon": 4.0}), ("--central 0.5", {"central": 0.5})):
         found = json.loads(typed(f"{ONCE} {options} --json").out)
         assert found == plan_once(**BUDGET, **wanted).to_dict()
-
-
-def test_without_json_both_guarantees_and_the_assumptions_are_printed():
-    chosen, done = plan_once(**BUDGET, epsilon=4.0), typed(f"{ONCE} --epsilon 4 --details")
-    assert done.code == 0
-    assert f"Central      epsilon {three_digits(chosen.central.epsilon)} at delta 1e-06, against" in done.out
-    assert f"{chosen.central.epsilon:.6g}, by the blanket bound, holds if\n" in done.out
-    assert f"\n{chosen.central.sentence}\n" in done.out
-    assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)

@@ -13,13 +13,16 @@ import pytest
 pytest.importorskip("pyhpke", reason="needs pip install 'sqsgd[collect]'")
 
 from chromium import Chromium, find_chromium
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import make, served, wait_until
 from javascript import client
 
 from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.intake import task_of
+from sqsgd.federation.collect.oblivious import GatewayKey, sign_keys
 from sqsgd.federation.collect.rounds import full_status, opened
 from sqsgd.federation.collect.service import Service
+from sqsgd.federation.collect.study import GATEWAY_KEY, read_key
 
 EPSILON = 0.5  # so small that a report that is encoded again differs
 PREPARE = """
@@ -356,6 +359,29 @@ def test_the_named_study_and_key_are_insisted_on(fresh):
     device.run(f"instead('/token', {forged})")
     assert device.run("report()") == "changed"
     assert [device.run("ledger.spent()"), len(server.bodies)] == [0, 0]
+
+
+def test_a_relay_that_replaces_the_keys_reads_nothing(fresh):
+    """Nothing is sealed with a key that the study did not sign, or not for today."""
+    device, server = fresh(relay="http://127.0.0.1:1/relay")
+    signer, made = read_key(server.folder / GATEWAY_KEY, server.study.gateway_key), GatewayKey(1, bytes(32))
+    gateway = "usual('/.well-known/ohttp-gateway', options)"
+    until = int(time.time()) + 60
+    other = Ed25519PrivateKey.generate()
+    for keys in (
+        made.configuration,
+        sign_keys(made.configuration, until, other),
+        sign_keys(made.configuration, until - 120, signer),
+    ):
+        given = f"Promise.resolve(new Response(Uint8Array.from({list(keys)})))"
+        device.run(f"instead('/relay', (_, options) => options.method === 'GET' ? {given} : {gateway})")
+        assert device.run("report()") == "changed"
+    found = [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)]
+    assert (found, {request.path for request in server.asked} - {"/sqsgd.js", "/"}) == (
+        [0, 0, 0], {"/study", "/token"},
+    )  # fmt: skip
+    device.run(f"instead('/relay', (_, options) => {gateway})")
+    assert device.run("report()")["accepted"] == server.accepted == 1
 
 
 def test_rounds_are_drawn_once_and_kept(start):

@@ -117,9 +117,7 @@ def test_through_a_relay_of_another_origin(browser, tmp_path):
         old = "() => Promise.reject(new DOMException('', 'NotSupportedError'))"  # a browser without X25519
         browser.run(f"void (crypto.subtle.generateKey = {old})")
         browser.click("#send")
-        wait_for(
-            browser, "status", "Refused: this browser has no X25519, which relays need: use a newer one."
-        )
+        wait_for(browser, "status", "Refused: this browser lacks X25519 or Ed25519, which relays need: use a")
         browser.run("void delete crypto.subtle.generateKey")
         browser.click("#send")
         wait_for(browser, "status", "Thank you")

@@ -49,9 +49,6 @@ def test_the_cap_admits_every_round(tmp_path):
     for round in range(federation.rounds):
         ledger.spend(federation.epsilon, notion="local", task="digits", round=round, scheme="sqsgd")
     assert ledger.left < 1.1
-
-
-def test_a_cap_may_be_given_that_admits_a_round():
     assert dataclasses.replace(SMALL, max_epsilon=500.0).cap == 500.0
     for wrong in (399.0, math.nan, -1.0):
         with pytest.raises(ValueError, match="max_epsilon"):

@@ -1,6 +1,5 @@
 """Channels and selections: exact budgets, exact draws, no bias, the predicted moments."""
 
-import itertools
 import math
 from fractions import Fraction
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from flint import arb
 from reference import g_test
-from scipy import integrate
 from scripted import ScriptedRng
 
 from sqsgd import seeded_rng
@@ -75,14 +73,6 @@ def test_the_budget_is_half_of_the_textbooks():
     assert (double.max(axis=0) - double.min(axis=0)).max() > 3.0
 
 
-def test_two_levels_are_duchis_bit():
-    channel, t = OrdinalChannel(2, 1.5), 0.4
-    m = (math.exp(1.5) + 1) / (math.exp(1.5) - 1)
-    plus = math.exp(channel.log_probability(np.array([1]), np.array([(t + 1) / 2]))[0])
-    assert math.isclose(plus, 0.5 + t / (2 * m))
-    assert np.allclose(channel.values, [-m, m])
-
-
 def test_a_sampler_with_another_budget_is_caught(monkeypatch):
     channel = OrdinalChannel(7, 7.7)
     monkeypatch.setattr(channel, "_cdf", OrdinalChannel(7, 8.5)._cdf)
@@ -112,27 +102,6 @@ def test_ambiguous_words_are_settled(level):
 
 
 # ---------------------------------------------------------------- the piecewise mechanism on a grid
-
-
-def test_the_law_is_that_of_the_continuous_mechanism_rounded():
-    """Against the paper's density, integrated with the rounding's hats."""
-    channel, t = PiecewiseGrid(6, 2.0), 0.3
-    h = (channel._cells - channel._window) / channel._window
-    c = (h + 1) / (h - 1)
-    left = (c + 1) * t / 2 - (c - 1) / 2
-    right = left + c - 1
-    inside, outside = h / (h + 1) / (c - 1), 1 / (h + 1) / (c + 1)
-    points = np.linspace(-c, c, 6)
-    step = points[1] - points[0]
-    for code, point in enumerate(points):
-
-        def integrand(y, point=point):
-            return max(0.0, 1 - abs(y - point) / step) * (inside if left <= y <= right else outside)
-
-        breaks = sorted({*points.tolist(), left, right})
-        mass = sum(integrate.quad(integrand, a, b)[0] for a, b in itertools.pairwise(breaks))
-        ours = channel.log_probability(np.array([code]), np.array([(t + 1) / 2]))[0]
-        assert math.isclose(math.exp(ours), mass, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize(("alphabet", "epsilon"), GRIDS)

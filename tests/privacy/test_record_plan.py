@@ -1,11 +1,10 @@
 """What ``sqsgd plan --records`` says: noise, bytes and warnings, as training has them."""
 
-import json
 import math
 
 import pytest
 
-from sqsgd import cli, make_scheme
+from sqsgd import make_scheme
 from sqsgd.privacy.record_plan import record_plan
 
 pytest.importorskip("dp_accounting", reason="needs pip install 'sqsgd[train]'")
@@ -30,13 +29,3 @@ def test_small_silos_are_warned_of():
     assert large.startswith("delta = 0.02 is not below 1 / 100, for the records of a silo")
     (few,) = record_plan(**{**BUDGET, "records": 100}).warnings
     assert few.startswith("a silo of 10 records draws 0.5 of them on average")
-
-
-def test_the_command_prints_it(capsys, monkeypatch):
-    line = "sqsgd plan --records 60000 --silos 10 --epsilon 1 --delta 1e-5 --rounds 200 --json"
-    monkeypatch.setattr("sys.argv", line.split())
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code in (0, None)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["message_bytes"], found["batchings"][0]["share"]) == (2569, 0.05)

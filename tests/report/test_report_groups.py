@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from sqsgd.report.charts import all_charts
 from sqsgd.training.summary import mean_interval
 
 BASELINE = {"scheme": "fedsgd", "notion": "none"}
@@ -49,12 +48,6 @@ def test_means_are_over_finished_runs_if_there_are_any(grouped):
     assert math.isnan(group.accuracy[1])
 
 
-def test_unfinished_runs_are_compared_up_to_the_round_that_all_have(grouped):
-    (group,) = grouped({"seed": 0, "done": 25}, {"seed": 1, "done": 33}, {"seed": 2, "done": 0})
-    assert (len(group.counted), group.rounds) == (2, 25)
-    assert [point["x"] for point in all_charts([group])[0].points] == [10.0, 20.0]
-
-
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
     (group,) = grouped(*({"seed": seed, "secure": secure} for seed in (0, 1, 2, 2)))
@@ -65,10 +58,3 @@ def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
     assert [run.folder for run in group.repeated] == [group.runs[3].folder]
     assert group.states == "4 finished, 1 with a repeated seed"
     assert group.accuracy == mean_interval([float(run.accuracies[-1]) for run in group.runs[:3]])
-
-
-@pytest.mark.parametrize(("done", "counted"), [((5, 40, 7), 40), ((5, 7), 7)])
-def test_of_a_repeated_seed_the_finished_or_else_the_longest_run_counts(grouped, done, counted):
-    (group,) = grouped(*({"done": rounds} for rounds in done))
-    assert [run.rounds for run in group.counted] == [counted]
-    assert group.state == ("finished" if counted == 40 else "unfinished")

@@ -20,7 +20,7 @@ USUAL = {"dim": 100, "epsilon": 100.0, "bytes": 8}
         (["sqsgd"], {}, r"name = \['sqsgd'\]"),
         ("sqsgd", {"colour": "red"}, "colour = 'red': 'sqsgd' has no such option"),
         ("fedsgd", {"levels": 2}, "options: none"),
-        ("ldp-fl", {"per_weight": 1}, "per_weight = 1 must be true or false"),
+        ("sqsgd-paper", {"adaptive": 1}, "adaptive = 1 must be true or false"),
         ("sqsgd", {"dim": 0}, "dim = 0"),
         ("sqsgd", {"bytes": None}, "bytes is missing: 'sqsgd' needs bytes="),
         ("vqsgd", {"epsilon": None}, "epsilon is missing: 'vqsgd' needs epsilon="),
@@ -38,7 +38,6 @@ USUAL = {"dim": 100, "epsilon": 100.0, "bytes": 8}
         ("piecewise", {"bytes": 1, "levels": 1024}, "bytes = 1 .* levels = 1024; at least 2 are needed"),
         ("piecewise", {"bytes": 1, "coordinates": 90}, "at least 12 are needed"),
         ("piecewise", {"coordinates": 129}, "coordinates = 129"),
-        ("ldp-fl", {"coordinates": 80, "per_weight": True}, "coordinates = 80"),
         ("privunit", {"bytes": None, "levels": 4}, "levels = 4 .* need a budget"),
         ("sqkr", {"size": 65}, r"size = 65 must be .* from 1 to 64"),
         ("vqsgd", {"dim": 119850, "bytes": 2}, "bytes = 2 cannot hold one vertex out of 239700; at least 3"),
@@ -83,13 +82,6 @@ def test_an_imported_module_is_the_module():
 def test_schemes_for_huge_vectors(name):
     scheme = make_scheme(name, dim=2**31, epsilon=400.0, bytes=256)
     assert scheme.code_bits <= 2048
-
-
-@pytest.mark.parametrize("name", ["piecewise", "ldp-fed", "ldp-fl", "fedsel", "vqsgd", "sqkr"])
-def test_without_a_limit_on_the_bytes(name):
-    free, bounded = (make_scheme(name, dim=1000, epsilon=50.0, bytes=size) for size in (None, 2))
-    assert free.nmse < bounded.nmse
-    assert free.privacy.epsilon == pytest.approx(50.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("alphabet", [2, 3, 5, 7, 16, 100, 256, 1000, 2**20])

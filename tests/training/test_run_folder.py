@@ -53,25 +53,6 @@ def test_a_folder_that_lost_rounds_cannot_be_resumed(folder):
         assert folder.metrics.read_text() == lost
 
 
-def test_a_state_comes_back_as_it_was(tmp_path):
-    numbers = np.random.default_rng(3)
-    weights, moment, first, second = numbers.standard_normal((4, 7)).astype(np.float32)
-    state = State(
-        round=2**40, weights=weights, bound=0.1 + 0.2, optimizer={"moment": moment, "steps": np.int64(5)},
-        residuals={0: first, 10**9: second}, spent={10**9: 3, 0: 1},
-    )  # fmt: skip
-    RunFolder(tmp_path).save(state, {"seed": 2**63, "options": {"levels": 8}})
-    back, config = RunFolder(tmp_path).load()
-    assert (back.round, back.bound, back.spent) == (state.round, state.bound, state.spent)
-    assert config == {"seed": 2**63, "options": {"levels": 8}}
-    assert back.optimizer["steps"] == 5
-    for kept, was in ((back.weights, weights), (back.optimizer["moment"], moment)):
-        assert kept.tobytes() == was.tobytes()
-    assert {client: kept.tobytes() for client, kept in back.residuals.items()} == {
-        0: first.tobytes(), 10**9: second.tobytes(),
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("fails", ["fsync", "pwrite", "replace"])
 def test_a_disk_that_fills_up_leaves_the_last_checkpoint(tmp_path, monkeypatch, fails):
     run = prepared(tmp_path / "run")

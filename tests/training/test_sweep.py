@@ -44,7 +44,12 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.evaluate_every == job.config.rounds for job in sweep.tuning_jobs())
 
 
-def test_base_panels_and_arms_are_merged():
+def test_base_panels_and_arms_are_merged_and_may_have_names():
+    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
+    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
+    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
+    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
+    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
     base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}, "ledgers": "kept"}
     arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
     sweep = make_sweep({**SWEEP, "base": base, "arms": arms, "tuning_rounds": 2}, "")
@@ -53,16 +58,6 @@ def test_base_panels_and_arms_are_merged():
     jobs = sweep.jobs({cell.name: 0.1})
     assert [job.config.ledgers for job in jobs] == [f"kept/runs/{cell.name}/seed-{seed}" for seed in (1, 2)]
     assert [{job.config.rounds for job in some} for some in (sweep.tuning_jobs(), jobs)] == [{2}, {6}]
-
-
-def test_arms_and_panels_can_be_named():
-    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
-    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
-    assert [(cell.panel, cell.arm) for cell in sweep.cells()] == [("ε = 60", "Ours"), ("ε = 60", "fedsgd")]
-    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
-    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
-    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
-    assert make_sweep(tomllib.loads(sweep.to_toml()), "again") == sweep
 
 
 @pytest.mark.parametrize(
@@ -185,8 +180,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_p
     request.getfixturevalue("one_process")
     list(sweeps.run_sweep(sweep, out, jobs=1))
     for job in sweep.jobs({"sqsgd": 0.05}):
-        run, state = train.prepare(job.config, tmp_path / "whole" / job.folder).started()
-        list(run.rounds(state))
+        list(train.prepare(job.config, tmp_path / "whole" / job.folder).started().rounds())
         models = [
             (place / job.folder / "model.safetensors").read_bytes() for place in (out, tmp_path / "whole")
         ]
@@ -272,22 +266,6 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
         ValueError, match="arm 'sqsgd', panel 'clients 300': 300 clients cannot share 288 images"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_grid_that_ends_too_early_is_continued(tmp_path):
-    """No arm is compared at a rate next to which a better one was not tried."""
-    out = tmp_path / "sweep"
-    values = {**SWEEP, "arms": [{"scheme": "fedsgd"}], "rates": [0.001, 0.003], "seeds": [1]}
-    _, (row,) = finished({**values, "choose_by": "loss"}, out)
-    (cell,) = make_sweep(values, "").cells()
-    ranks = {rate: rank for rank, rate, _ in sweeps.tried(load_sweep(out / "sweep.toml"), cell, out)}
-    rates = sorted(ranks)
-    place = rates.index(row["lr"])
-    assert rates[:2] == [0.001, 0.003]
-    assert 2 <= place < len(rates) - 1
-    assert ranks[rates[place]] == min(ranks.values())
-    assert row["lr_at_edge"] is False
 
 
 @pytest.mark.parametrize(

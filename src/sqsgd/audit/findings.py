@@ -15,7 +15,6 @@ Outcome = Literal["passed", "violated", "not applicable"]
 _SCOPES = {
     "central": " The guarantee covers the sum of all reports under secure aggregation; one report has none.",
     "record": " The guarantee is for single records; it does not hide what they have in common.",
-    "per-weight": " The guarantee is per weight; for the whole vector, multiply epsilon by the weights sent.",
 }
 
 

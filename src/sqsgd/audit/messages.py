@@ -191,8 +191,6 @@ def largest_correlation(reading: Array, target: Array) -> float:
 def epsilon_of_vector(subject: Subject) -> float:
     """ε of one report for the whole vector against the server; infinite without a local guarantee."""
     privacy = subject.scheme.privacy
-    if privacy.notion == "per-weight":
-        return privacy.epsilon * subject.scheme.mechanism.dim
     return privacy.epsilon if privacy.notion == "local" else math.inf
 
 

@@ -141,11 +141,11 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
 def compare(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file, or one of the package, such as figure5-mnist.")
+        Path | None, typer.Option(help="A TOML file, or the name of an included file such as figure5-mnist.")
     ] = None,
     schemes: Annotated[str, typer.Option(help="Names, one arm each.")] = "sqsgd,sqsgd-paper,piecewise,fedsgd",
-    seeds: Annotated[int, typer.Option(help="Runs per scheme at its best rate.", min=1, max=10_000)] = 3,
-    rates: Annotated[str, typer.Option(help="To try; 0: computed from the budget.")] = "0,0.01,0.03,0.1,0.3",
+    seeds: Annotated[int, typer.Option(help="Final runs per scheme.", min=1, max=10_000)] = 3,
+    rates: Annotated[str, typer.Option(help="Learning rates; 0: from the budget.")] = "0,0.01,0.03,0.1,0.3",
     option: options.SchemeOption = None,
     small: options.Small = False,
     title: options.Title = None,

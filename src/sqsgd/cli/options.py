@@ -44,17 +44,17 @@ Bytes = Annotated[
 ]
 SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=SCHEME_NAMES)]
 Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
-Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.", min=0, max=1024)]
+Small = Annotated[bool, typer.Option("--small", help="Use the file's small version, which takes minutes.")]
+Jobs = Annotated[int, typer.Option(help="Number of parallel runs; 0 uses one per core.", min=0, max=1024)]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out and keep finished runs.")]
 Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
 ]
 Column = Annotated[
     list[str] | None,
-    typer.Option(help="Of a table: name=low:high (public range) or name=a,b,c (categories); repeatable."),
+    typer.Option(help="Table column: name=low:high (public range) or name=a,b (categories); repeatable."),
 ]
 
 _SILENT = 1.5  # seconds after which a step is shown again

@@ -28,7 +28,7 @@ def plan(
     epsilon: Epsilon = 400.0,
     bytes_: Bytes = 256,
     clients: Annotated[int, typer.Option(help="Clients per round.")] = 10,
-    rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Number of rounds in which a client takes part.")] = 1,
     probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,
     prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
     once: Annotated[bool, typer.Option("--once", help="Each user reports once, in a secret order.")] = False,
@@ -46,9 +46,9 @@ def plan(
     visits: Annotated[
         int, typer.Option(help="With --central: 1: all reports in one round of --clients users.", max=1)
     ] = 0,
-    svg: Annotated[Path | None, typer.Option(help="With --central: a file for the chart.")] = None,
-    records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
-    silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
+    svg: Annotated[Path | None, typer.Option(help="With --central: file to write a chart to.")] = None,
+    records: Annotated[int, typer.Option(help="Per record: total number of records over all silos.")] = 0,
+    silos: Annotated[int, typer.Option(help="With --records: silos, each reporting in every round.")] = 10,
     details: Annotated[
         bool, typer.Option("--details", help="Also show parameters, other schemes and bounds.")
     ] = False,

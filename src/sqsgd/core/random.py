@@ -67,7 +67,10 @@ def _digest(message: bytes) -> bytes:
 
 
 class Rng:
-    """A private generator; make one with :func:`secure_rng` or :func:`seeded_rng`.
+    """A generator of private random words. To create one, call :func:`secure_rng` or :func:`seeded_rng`.
+
+    Raises:
+        RuntimeError: If a seeded generator is used in a forked process, which would repeat its noise.
 
     Guarantees
     ----------
@@ -213,7 +216,7 @@ class Rng:
 
 
 def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
-    """A private generator for real data.
+    """Create a private generator for real data.
 
     Args:
         source: ``"keystream"``: AES-256 in counter mode under a key from the operating system; the stated ε
@@ -223,6 +226,9 @@ def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
 
     Returns:
         A generator that nobody else can reproduce.
+
+    Raises:
+        ValueError: If the source is unknown.
 
     Guarantees
     ----------
@@ -246,13 +252,16 @@ def idle_rng() -> Rng:
 
 
 def seeded_rng(seed: int) -> Rng:
-    """A reproducible generator for experiments. It protects nobody: the seed determines the noise.
+    """A reproducible generator for experiments. It does not protect anyone: the seed determines the noise.
 
     Args:
-        seed: A whole number.
+        seed: An integer from 0 to 2^256 - 1.
 
     Returns:
         A generator that draws the same words for the same seed.
+
+    Raises:
+        ValueError: If the seed is negative or larger than 2^256 - 1.
 
     >>> seeded_rng(7)
     seeded_rng(7)  # for experiments: protects nobody

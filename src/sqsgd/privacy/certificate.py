@@ -50,7 +50,7 @@ class Pass:
 
     @property
     def counted(self) -> int:
-        """The number of users among whom one can hide; ValueError if no guarantee holds."""
+        """The number of users that are shuffled together; raises ValueError if no guarantee holds."""
         return _counted(self.scheme, self.users, self.order, self.dropouts, self.colluding)
 
     @property
@@ -130,7 +130,7 @@ def central_guarantee(
             them in one visit, in the round of the user.
         dropouts: The most users who may not answer in a pass, for reasons other than their data and slots;
             not counted.
-        colluding: Users who tell the attacker their slots and reports; not counted either.
+        colluding: Users who reveal their slots and reports to the attacker; not counted either.
         linked: Why the reports of a user can be linked to each other, such as "one order for all passes" or
             "one connection"; they then count as one report of a larger local ε. Empty if they cannot.
 
@@ -283,7 +283,7 @@ def _counted(scheme: Scheme, users: int, order: str, dropouts: int, colluding: i
             f"scheme = {scheme.name!r} has no pure local guarantee (notion {scheme.privacy.notion!r}), "
             "from which a central one could follow"
         )
-    if scheme.residual:
+    if scheme.keeps_state:
         raise ValueError(
             f"scheme = {scheme.name!r} keeps a residual for later reports; for a central guarantee use "
             "one that sends the whole vector, such as 'privunit-index' or 'sqsgd-stateless'"
@@ -355,7 +355,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
     if known != (guarantee.users, guarantee.local_epsilon) or guarantee.bound == "local":
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
-        raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
+        raise ValueError("the reports are private in real arithmetic only, which certificates do not support")
     epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE), 4))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)

@@ -110,7 +110,7 @@ def plan(
     probability: float = 1e-6,
     prior: float = 0.0,
 ) -> Plan:
-    """The best parameters for a budget, and the error of the mean over clients.
+    """Find the best parameters for a budget and predict the error of the mean over clients.
 
     Reports are unbiased with independent noise, so the same parameters are best for any number of clients.
 
@@ -119,9 +119,9 @@ def plan(
         epsilon: The privacy budget of a report.
         bytes: The budget for the packed codes of a report.
         clients: Reports per round.
-        rounds: Rounds that a client takes part in.
-        probability: With which the statements about reconstruction may fail.
-        prior: What the attacker knows already, as a log density ratio (ρ₀).
+        rounds: Number of rounds in which a client takes part.
+        probability: The failure probability of the bounds on reconstruction.
+        prior: The prior knowledge of the attacker as a log density ratio (ρ₀).
 
     Returns:
         The parameters of ``sqsgd-stateless``, its errors, other schemes, a recommendation, and warnings.

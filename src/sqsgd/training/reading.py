@@ -36,6 +36,7 @@ class Central:
     users: int
     order: str  # run or round
     seeded: bool
+    against: str = ""  # whom, and under which condition, where nobody keeps an order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             raise ValueError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
         below = sorted(_runs_below(path), key=_in_natural_order)
         if not below and not (path / CONFIG).is_file():
-            raise ValueError(f"{path} holds no run: neither it nor a folder below it has a config.toml")
+            raise ValueError(f"{path} holds no run: no config.toml in it or its subfolders")
         for folder in below or [path]:
             found.setdefault(folder.resolve(), folder)
     if not found:
@@ -230,4 +231,6 @@ def _central(values: Mapping[str, Any]) -> Central | None:
     known = values.get("notion") == "local" and order in ("run", "round") and isinstance(seeded, bool)
     if not (numbers and known):
         return None
-    return Central(epsilon=epsilon, delta=delta, users=int(users), order=str(order), seeded=bool(seeded))
+    against = str(values.get("central_against", ""))
+    kind: dict[str, Any] = {"order": str(order), "seeded": bool(seeded), "against": against}
+    return Central(epsilon=epsilon, delta=delta, users=int(users), **kind)

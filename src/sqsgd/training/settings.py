@@ -42,39 +42,35 @@ class Settings:
     [0.5, 0.375, 0.25, 0.125]
     """
 
-    epsilon: Annotated[float, "Privacy budget of one report; per record, of the whole run."]
-    seed: Annotated[int, "Seed of everything but secure noise."]
-    secure: Annotated[bool, "Noise from the operating system; the run cannot be repeated."]
+    epsilon: Annotated[float, "Privacy budget of one report, or of the whole run for privacy per record."]
+    seed: Annotated[int, "Seed for everything except secure noise."]
+    secure: Annotated[bool, "Use noise from the operating system, so that the run cannot be repeated."]
     """False: from the public seed, a simulation that can be repeated and protects nobody.
     tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: Annotated[
-        str, "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function."
+        str, "A name from sqsgd schemes, auto (the best for your settings), or package.module:function."
     ] = "auto"
     """``auto``: ``sqsgd`` with an average where clients report in every round, else the best that keeps no
     state (``privacy.planner.automatic_scheme``)."""
     bytes: Annotated[int, "Bytes of a report's codes; 0: 256, or per record the whole vector."] = 0
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
-    rounds: Annotated[int, "All rounds of the training; 0: not known."] = 0
-    lr: Annotated[float, "Learning rate of the first round; 0: computed from the budget."] = 0.0
+    rounds: Annotated[int, "Total number of rounds; 0: unknown."] = 0
+    lr: Annotated[float, "Initial learning rate; 0 computes it from the budget."] = 0.0
     optimizer: Annotated[str, "sgd, momentum or adam."] = "sgd"
-    decay: Annotated[str, "Decay of the rate: linear (auto), to zero, or none."] = "auto"
-    bound: Annotated[float, "Initial bound; 0: the scheme's own."] = 0.0
-    track: Annotated[bool, "Adapt the bound to privatised magnitudes."] = True
-    clip_norm: Annotated[float, "l2 radius that vectors, or records, are clipped to; 0: none, or chosen."] = (
-        0.0
-    )
+    decay: Annotated[str, "Decay of the learning rate: linear to zero (auto, linear), or none."] = "auto"
+    bound: Annotated[float, "Initial bound; 0 selects the default of the scheme."] = 0.0
+    track: Annotated[bool, "Adapt the bound to the privatised magnitudes."] = True
+    clip_norm: Annotated[float, "Clipping norm (l2) of vectors or records; 0: none, or selected."] = 0.0
     delta: Annotated[float, "Per record: delta of the whole run."] = 1e-5
     sampling: Annotated[
         float, "Per record: share of its records in a report; 0: as few as cost no noise."
     ] = 0.0
     batching: Annotated[str, "Per record: poisson, or disjoint batches in turn."] = "poisson"
-    records: Annotated[float, "Per record: public number of a client's records; 0: rows / clients."] = 0.0
-    normalise: Annotated[bool, "Per record: scale every gradient to the clip norm, also shorter ones."] = (
-        False
-    )
-    alpha: Annotated[float, "Factor of the gradient that goes to the residual (the paper's α)."] = 1.0
-    beta: Annotated[float, "Factor of the gradient that is reported (the paper's β)."] = 1.0
+    records: Annotated[float, "Per record: public number of records per client; 0: rows / clients."] = 0.0
+    normalise: Annotated[bool, "Per record: scale every gradient to the clipping norm."] = False
+    alpha: Annotated[float, "Factor for the gradient added to the residual (the paper's α)."] = 1.0
+    beta: Annotated[float, "Factor for the gradient in the report (the paper's β)."] = 1.0
 
     def __post_init__(self) -> None:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
@@ -129,7 +125,7 @@ class Settings:
         if name == "auto":
             name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **known, **options)
-        if once and scheme.residual:
+        if once and scheme.keeps_state:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
                 "reports: write scheme = 'auto' for the best that keeps nothing"
@@ -165,6 +161,13 @@ class Settings:
             lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
             return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
         scheme.check_clip(self.clip_norm or None)
+        if (self.alpha, self.beta) != (1.0, 1.0) and (
+            scheme.average or scheme.momentum or not scheme.keeps_state
+        ):
+            raise ValueError(
+                f"alpha = {self.alpha:g}, beta = {self.beta:g}: {scheme.name!r} keeps no residual to weigh; "
+                "leave them out, or choose a scheme that sends a block, without average and momentum"
+            )
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
@@ -198,16 +201,16 @@ class RunConfig(Settings):
 
     seed: int = 0
     secure: bool = False
-    rounds: Annotated[int, "Number of rounds; 0: 600, or 10 to 100 with once."] = 0
+    rounds: Annotated[int, "Number of rounds; 0 selects 600, or 10 to 100 with once."] = 0
     """With ``once`` over 100 clients are in a round if they can, or one in each pass."""
     dataset: Annotated[str, "mnist5k, mnist, ..., a .csv file or package.module:factory."] = "mnist5k"
-    label: Annotated[str, "Of a table: the column to predict; a number if it has a range."] = ""
-    owner: Annotated[str, "Of a table: the column that says whose row it is; empty: all differ."] = ""
+    label: Annotated[str, "Column of a table to predict; a number if it has a range."] = ""
+    owner: Annotated[str, "Column of a table with the owner of each row; empty: all differ."] = ""
     ranges: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
     categories: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
-    data_dir: Annotated[str, "Folder of the datasets; empty: $SQSGD_DATA."] = ""
+    data_dir: Annotated[str, "Folder of the datasets; by default $SQSGD_DATA."] = ""
     model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
     loss: Annotated[str, "cross-entropy, squared-error, multi-label or module:name."] = "cross-entropy"
     """Of classes, of numbers, of zeros and ones, or your own."""
@@ -216,29 +219,29 @@ class RunConfig(Settings):
         "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; several "
         "with weights: soft-hog:0.7+font-digits:0.7.",
     ] = ""
-    clients: Annotated[int, "Number of clients; 0: every owner that the data name, or 10."] = 0
+    clients: Annotated[int, "Number of clients; 0 selects the owners in the data, or 10."] = 0
     participation: Annotated[str, "all, a number of clients per round, a fraction (0.1), or once."] = "all"
     """``all``: every client in every round, with one batch each; a number or a fraction: so many clients per
     round, with all their data; ``once``: every client once in each pass, in a secret order."""
-    reports: Annotated[int, "Of each client, with once: one in each pass, in a new secret order."] = 1
+    reports: Annotated[int, "Reports per client with once: one in each pass, in a new order."] = 1
     """More than 1 implies ``once``; each costs its epsilon."""
-    visits: Annotated[int, "1: each client sends all its reports in one round; 0: one in each pass."] = 0
-    minibatch: Annotated[bool, "With a number as participation: one batch of each client."] = False
-    local_epochs: Annotated[int, "Federated averaging: passes over the client's data; 0: none."] = 0
+    visits: Annotated[int, "1: send all reports of a client in one round; 0: send one in each pass."] = 0
+    minibatch: Annotated[bool, "Use one batch per client if participation is a number."] = False
+    local_epochs: Annotated[int, "Number of local epochs (federated averaging); 0 disables it."] = 0
     """The client reports the mean gradient of its steps; with 0 that of one batch, or of its data."""
-    local_lr: Annotated[float, "Learning rate of a client's own steps."] = 0.05
+    local_lr: Annotated[float, "Learning rate for the local steps of a client."] = 0.05
     partition: Annotated[str, "natural: by owner; iid, dirichlet:BETA, shards:N or drawn."] = "auto"
     """drawn: one image for any number of clients. auto: natural if the data name owners, else iid."""
     batch: Annotated[int, "Batch size of a client."] = 32
-    validation: Annotated[float, "Share of the training images to measure on."] = 0.0
-    test_images: Annotated[int, "Measure on this many held-out images; 0: all."] = 0
-    ledgers: Annotated[str, "Folder of the clients' own ledgers."] = ""
+    validation: Annotated[float, "Fraction of the training images to evaluate on."] = 0.0
+    test_images: Annotated[int, "Number of held-out images to evaluate on; 0 uses all."] = 0
+    ledgers: Annotated[str, "Folder for the ledgers of the clients."] = ""
     """Each client pays for its reports there, and refuses any above its cap."""
-    evaluate_every: Annotated[int, "Rounds between two measurements."] = 20
-    checkpoint_every: Annotated[int, "Rounds between two checkpoints."] = 20
-    workers: Annotated[int, "Gradients computed in parallel; 0: one per core."] = 0
-    device: Annotated[str, "Where gradients are computed: cpu, cuda, mps or auto."] = "cpu"
-    engine: Annotated[str, "local, or flower: the same run over Flower."] = "local"
+    evaluate_every: Annotated[int, "Number of rounds between evaluations."] = 20
+    checkpoint_every: Annotated[int, "Number of rounds between checkpoints."] = 20
+    workers: Annotated[int, "Number of gradients to compute in parallel; 0 uses one per core."] = 0
+    device: Annotated[str, "Device for the gradients: cpu, cuda, mps or auto."] = "cpu"
+    engine: Annotated[str, "local, or flower to run the same training on Flower."] = "local"
     name: Annotated[str, "Name of the run in tables and figures."] = ""
 
     def __post_init__(self) -> None:

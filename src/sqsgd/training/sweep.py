@@ -469,11 +469,11 @@ def _run_job(job: Job, out: Path) -> bool:
         return True
     try:
         if files.begun and (folder / CONFIG).exists():
-            run, state = train.prepare(load_config(folder / CONFIG), folder).resumed()
+            run = train.prepare(load_config(folder / CONFIG), folder)
         else:
-            run, state = train.prepare(job.config, folder).started()
-        done(state.round)
-        for _ in run.rounds(state, stop=_stopping.is_set):
+            run = train.prepare(job.config, folder).started()
+        done(run.config.rounds - len(run))
+        for _ in run.rounds(stop=_stopping.is_set):
             done(1)
         (folder / "error.txt").unlink(missing_ok=True)
     except (ValueError, ArithmeticError, RuntimeError, MemoryError, TypeError) as error:

@@ -25,7 +25,8 @@ CREATE TABLE spent (token TEXT PRIMARY KEY){packed};
 CREATE TABLE invitations (number TEXT PRIMARY KEY, request TEXT NOT NULL){packed};
 CREATE TABLE refusals (code TEXT PRIMARY KEY, count BIGINT NOT NULL){packed};
 CREATE TABLE minutes (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
-CREATE TABLE gateway (number INTEGER PRIMARY KEY, private {blob} NOT NULL, made {real} NOT NULL);
+CREATE TABLE gateway (number INTEGER PRIMARY KEY, private {blob} NOT NULL, made {real} NOT NULL,
+  signed {blob} NOT NULL);
 """
 # A token is spent by somebody whom nobody knows, so it is no secret which rows were written with it.
 
@@ -71,10 +72,9 @@ class Database(ABC):
         return list(values)
 
     def create(self) -> None:
-        """Create the tables; DatabaseFailed if they exist."""
-        with self.transaction(alone=True):
-            for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
-                self.write(statement)
+        """Create the tables, in a transaction of the caller; DatabaseFailed if they exist."""
+        for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
+            self.write(statement)
 
     def close(self) -> None:
         self._connection.close()
@@ -98,10 +98,6 @@ class Database(ABC):
     @abstractmethod
     def stepping(self) -> contextlib.AbstractContextManager[bool]:
         """Whether this process is the only one that computes a step; it is released when a process dies."""
-
-    @abstractmethod
-    def discard(self) -> None:
-        """Undo ``create``."""
 
 
 class SqliteDatabase(Database):
@@ -164,11 +160,6 @@ class SqliteDatabase(Database):
         super().create()
         self._path.chmod(0o600)
 
-    def discard(self) -> None:
-        self.close()
-        for end in ("", "-wal", "-shm", ".step"):
-            Path(f"{self._path}{end}").unlink(missing_ok=True)
-
 
 def open_database(folder: Path) -> Database:
     """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
@@ -178,16 +169,10 @@ def open_database(folder: Path) -> Database:
 
 
 def new_database(folder: Path, url: str) -> Database:
+    """A connection to a database to be; ``url`` is empty for SQLite."""
     if url and not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("database must be a URL such as postgresql://user@host/study; omit it for SQLite")
-    database = _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
-    try:
-        database.create()
-    except BaseException:
-        database.close()
-        (folder / FILE).unlink(missing_ok=True)
-        raise
-    return database
+    return _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
 
 
 def _postgres(url: str) -> Database:

@@ -58,6 +58,3 @@ class PostgresDatabase(Database):
         if self.read("SELECT to_regclass('study')")[0][0] is not None:
             raise DatabaseFailed("the database holds a study already: create a database for each study")
         super().create()
-
-    def discard(self) -> None:
-        self.write("DROP TABLE study, rounds, counts, spent, invitations, refusals, minutes, gateway")

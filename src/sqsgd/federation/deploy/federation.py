@@ -39,7 +39,7 @@ class Federation:
     stop_at_epsilon: Annotated[float, "End before a node would have spent more; 0: never.", 0.0, 1e12] = 0.0
     evaluation_epsilon: Annotated[float, "Per record: of one evaluation at nodes; 0: none.", 0.0, 1e5] = 0.0
     evaluation_records: Annotated[int, "Public number of a node's test records.", 0, 2**40] = 0
-    lr: Annotated[float, "Learning rate; 0: computed from the budget.", 0.0, 1e6] = 0.0
+    lr: Annotated[float, "Learning rate; 0 computes it from the budget.", 0.0, 1e6] = 0.0
     seed: Annotated[int, "Seed of the public randomness.", 0, 2**63 - 1] = 0
     min_nodes: Annotated[int, "Nodes that a round waits for; 0: more than half."] = 0
     min_answers: Annotated[int, "A round with fewer does not change the model; 0: half of those asked."] = 0

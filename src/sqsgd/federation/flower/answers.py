@@ -107,7 +107,7 @@ class Round:
         content = message.content
         self.down[node] = sum(content[name].count_bytes() for name in (wire.REQUEST, wire.MODEL))
 
-    def sort(self, scheme: Scheme, answers: Iterable[Answer]) -> None:
+    def judge(self, scheme: Scheme, answers: Iterable[Answer]) -> None:
         """Fill in the accepted and rejected answers. No reply can raise, and none counts twice."""
         found: dict[int, Columns | str] = {}
         for answer in answers:

@@ -299,7 +299,7 @@ class SqsgdStrategy(Strategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Check each answer by itself, reject what is not a valid report, average the rest, and step."""
         last, before = self.current, self.state
-        last.sort(self.scheme, replies)
+        last.judge(self.scheme, replies)
         paid = () if self.by_slot else last.may_have_paid
         if self.order is None:
             self.silent.update(before.round, last.tasks, last.invalid)

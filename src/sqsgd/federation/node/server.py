@@ -96,7 +96,7 @@ class FederationSettings(Settings):
         elif name == "auto":
             name, options = automatic_scheme(**budget, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **budget, **options)
-        if once and scheme.residual:
+        if once and scheme.keeps_state:
             raise ValueError(
                 f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
                 "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
