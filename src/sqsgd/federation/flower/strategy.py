@@ -370,7 +370,7 @@ class SqsgdStrategy(Strategy):
         """The accuracy at the nodes, and the half-width of its interval; None without answers."""
         if self.evaluation is None:
             return None
-        self.measuring.sort(self.evaluation.scheme, replies)
+        self.measuring.judge(self.evaluation.scheme, replies)
         for entry in self.measuring.rejected:
             _LOG.warning("sqsgd: no evaluation from node %s: %s", entry["node"], entry["reason"])
         found = self.evaluation.measured(self.measuring.reports)
