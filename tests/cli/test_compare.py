@@ -4,14 +4,15 @@ import json
 import re
 import signal
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tiny_runs import SWEEP
 from typed import typed
 
 from sqsgd.cli.output import Ended
-from sqsgd.training import sweep as sweeps
-from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs.sweep import FIGURES, Tick, experiment_file, load_sweep, make_sweep
 
 command = import_module("sqsgd.cli.compare")
 
@@ -97,13 +98,6 @@ def configurations(sweep):
     return [job.config for job in sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})]
 
 
-@pytest.mark.parametrize("name", ["figure5-mnist", "experiments/figure5-mnist.toml", "figure1"])
-def test_files_of_the_package_are_found_from_anywhere(planned, monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    sweep = planned("--config", name, "--small")
-    assert sweep.title.startswith(f"Figure {name.rpartition('figure')[2][0]}")
-
-
 def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     """vqsgd needs about epsilon = ln(2 dim) for its first vertex; sqsgd does with less."""
     small = "--epsilon 0.5 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"
@@ -137,7 +131,7 @@ def test_a_sweep_that_ended_early_says_how_to_go_on(tmp_path, monkeypatch, how, 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name):
     """Called by its name or by its number."""
-    plain = load_sweep(figure_file(FIGURES[name]), small=True)
+    plain = load_sweep(experiment_file(Path(FIGURES[name])), small=True)
     for called in (name, FIGURES[name].partition("-")[0]):
         assert typed(f"sqsgd ablate {called} --rounds 2 --jobs 3 --small").code == 0
         ((sweep, title, out), options) = planned_runs.pop()

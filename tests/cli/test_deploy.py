@@ -82,15 +82,3 @@ def test_status_for_people(tmp_path):
         "1 of its reports are zero: the app failed",
     ):
         assert words in text
-
-
-def test_a_node_creates_its_ledger_where_its_settings_say(tmp_path):
-    node = small_federation(tmp_path) / "nodes/node-0"
-    done = typed(["sqsgd", "deploy", "ledger", node])
-    assert (done.code, done.error) == (2, f"sqsgd: {node}/state/ledger exists: nothing was created\n")
-    (node / "node.conf").write_text(f'max-epsilon=5.0\nstate-dir="{tmp_path}/a"\nwitness="{tmp_path}/tip"\n')
-    found = json.loads(typed(["sqsgd", "deploy", "ledger", node, "--json"]).out)
-    assert found == {"node": str(node), "ledger": f"{tmp_path}/a/ledger", "witness": f"{tmp_path}/tip"}
-    (node / "node.conf").write_text(f'max-epsilon=5.0\nstate-dir="{tmp_path}/b"\n')
-    done = typed(["sqsgd", "deploy", "ledger", node])
-    assert done.out == f"{tmp_path}/b/ledger: cap 5, 0 spent\nwitness     none: see witness in node.conf\n"

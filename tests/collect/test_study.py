@@ -23,8 +23,8 @@ from sqsgd.federation.collect.study import (
     read_key,
 )
 from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
+from sqsgd.runs.train import fitted
 from sqsgd.training.settings import load_config
-from sqsgd.training.train import fitted
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 

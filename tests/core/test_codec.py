@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import struct
 
 import numpy as np
 import pytest
@@ -192,6 +193,16 @@ def test_round_trip(data):
     assert column.unpack(packed).tolist() == values
     if not column.code_bits:
         assert packed == reference.pack_groups(values, alphabet, *column.group)
+
+
+def test_float_column():
+    values = np.array([1.5, -2.25, 0.0], np.float32)
+    column = Column(3, None)
+    assert column.pack(values) == struct.pack("<3f", *values)
+    assert np.array_equal(column.unpack(column.pack(values)), values)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(MalformedReport, match="not finite"):
+            column.unpack(memoryview(struct.pack("<3f", 1.0, bad, 2.0)))
 
 
 @pytest.mark.parametrize(

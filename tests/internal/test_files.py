@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from sqsgd._internal.files import (
     read_secret,
     read_toml,
     replace_secret,
+    secret_folder,
     worded,
     write_atomically,
 )
@@ -114,6 +116,15 @@ def test_names_are_not_paths(name):
     for use in (read_secret, forget_secret, lambda name: replace_secret(name, b"")):
         with pytest.raises(ValueError, match="not the name of a secret"):
             use(name)
+
+
+def test_without_a_choice_it_is_in_the_users_state_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("SQSGD_PRIVATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert secret_folder() == tmp_path / "state" / "sqsgd" / "private"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    assert secret_folder() == tmp_path / "home" / ".local" / "state" / "sqsgd" / "private"
 
 
 # ---------------------------------------------------------------- JSON

@@ -1,7 +1,6 @@
 """Channels and selections: exact budgets, exact draws, no bias, the predicted moments."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,16 +60,6 @@ def test_the_sampler_has_the_law(kind, alphabet, epsilon, place):
 
 
 # ---------------------------------------------------------------- the ordinal channel
-
-
-def test_the_budget_is_half_of_the_textbooks():
-    """Exactly, for rational weights: with e^{-α/2} = 2/3 and L = 4 the largest ratio is (3/2)^4."""
-    weights = [[Fraction(2, 3) ** abs(v - y) for y in range(5)] for v in range(5)]
-    laws = [[weight / sum(row) for weight in row] for row in weights]
-    ours = np.exp(OrdinalChannel(5, 4 * math.log(1.5)).log_kernel)
-    assert np.allclose(ours, [[float(p) for p in law] for law in laws], rtol=1e-12)
-    double = OrdinalChannel(5, 6.0).log_kernel  # the textbook's weights for a budget of 3
-    assert (double.max(axis=0) - double.min(axis=0)).max() > 3.0
 
 
 def test_a_sampler_with_another_budget_is_caught(monkeypatch):

@@ -1,7 +1,5 @@
 """Coordinate-wise schemes: plans and errors, and the two readings of LDP-FL."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -20,13 +18,8 @@ D400, D2000 = 1 << 17, 1 << 21
         ("piecewise", {"coordinates": 160}, D400, 400.0, 256, 3719),
         ("piecewise", {}, D400, 400.0, 256, 2380),
         ("piecewise", {"coordinates": 160, "reach": 119850**0.5}, 119850, 400.0, 256, 3.1e7),
-        ("piecewise", {"coordinates": 800}, D2000, 2000.0, 7168, 11903),
-        ("piecewise", {}, D2000, 2000.0, 7168, 7619),
-        ("piecewise", {"coordinates": 800, "reach": 1722224**0.5}, 1722224, 2000.0, 7168, 1.3e9),
         ("ldp-fl", {}, D400, 400.0, 256, 10123),
         ("ldp-fl", {"coordinates": 2048}, D400, 400.0, 256, 60781),
-        ("ldp-fl", {}, D2000, 2000.0, 7168, 32397),
-        ("ldp-fl", {"coordinates": 57344}, D2000, 2000.0, 7168, 1.1e6),
         ("ldp-fed", {"coordinates": 512, "levels": 16}, D400, 400.0, 256, 64692),
         ("ldp-fed", {"coordinates": 8192, "levels": 128}, D2000, 2000.0, 7168, 7.5e6),
     ],
@@ -65,14 +58,3 @@ def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
     assert chances[0] - chances[2] == pytest.approx(3.0, abs=1e-9)
     kernel = channel.log_kernel
     assert kernel[2, 2] - kernel[2, 3] == pytest.approx(3.0 / 4, abs=1e-9)
-
-
-def worst_ratio(scheme, pairs):
-    """The largest ratio of a message's probabilities between two inputs."""
-    mechanism = scheme.mechanism
-    outputs = [np.array(bits, np.uint8) for bits in itertools.product((0, 1), repeat=mechanism.dim)]
-
-    def densities(x):
-        return np.array([mechanism.log_density((codes,), x, 1.0) for codes in outputs])
-
-    return max(float(np.abs(densities(x) - densities(y)).max()) for x, y in pairs)

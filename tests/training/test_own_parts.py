@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from test_python_api import numbers
 from torch import nn
 
 import sqsgd
@@ -13,12 +14,6 @@ from sqsgd.training.settings import RunConfig, make_config
 
 SMALL = {"clients": 4, "rounds": 4, "batch": 8, "evaluate_every": 2, "workers": 1, "report": False}
 DIM = 3
-
-
-def numbers(count=120):
-    draw = np.random.default_rng(0)
-    inputs = draw.normal(size=(count, 3)).astype(np.float32)
-    return inputs, inputs @ np.array([1.0, -2.0, 0.5], np.float32)
 
 
 REGRESSION = {"dataset": numbers(), "model": nn.Linear(3, 1, bias=False), "loss": "squared-error", **SMALL}

@@ -279,7 +279,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
             against = "against the service and all who see the models, unless the relay helps the service"
         note = found["central_note"].partition(" against readers of the models")[0]
         found["central_note"] = f"{note} {against}"
-        found["central_against"], found["central_assumptions"] = against, assumptions(study, found)
+        found["central_assumptions"] = assumptions(study, found)
     return found
 
 
