@@ -85,7 +85,7 @@ def _secrets_apart(tmp_path_factory):
 @pytest.fixture
 def one_process(monkeypatch):
     """Sweeps train in this process, because others would have to load torch first."""
-    from sqsgd.training import sweep
+    from sqsgd.runs import sweep
 
     class Here(Executor):
         def __init__(self, _jobs, _context, _begin, shared):

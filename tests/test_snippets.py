@@ -7,7 +7,7 @@ import sys
 import pytest
 from snippets import ELSEWHERE, EXECUTED, ROOT, Block, blocks, pages, run_block
 
-from sqsgd.training import sweep
+from sqsgd.runs import sweep
 
 RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 

@@ -24,7 +24,7 @@ ROW = re.compile(
 )
 PRETRAINED_ROW = re.compile(r"^\| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* ± ([\d.]+) \|", re.MULTILINE)
 LINES = (
-    (PRETRAINED, r"recognizes\s+([\d.]+)\s+% of", "before any report"),
+    (PRETRAINED, r"recogni[sz]es\s+([\d.]+)\s+% of", "before any report"),
     (PRETRAINED, r"same\s+40\s+rounds\s+achieve\s+([\d.]+)\s+%", "without privacy"),
     ("MNIST", r"not private \(`--scheme fedsgd --bytes 15680`\) \| ([\d.]+)", "without privacy"),
 )

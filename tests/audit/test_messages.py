@@ -11,11 +11,9 @@ from subjects import caught, subject
 from sqsgd import Rng, make_scheme, secure_rng, seeded_rng
 from sqsgd.audit import Subject, steps
 from sqsgd.audit.messages import (
-    four_byte_words,
     guessed_directions,
     largest_correlation,
     message_checks,
-    numbers_as_words,
 )
 from sqsgd.audit.noise import CountingRng, draw_in_every_setting, key_of, rounds_check
 from sqsgd.core import Privacy, records
@@ -24,18 +22,6 @@ from sqsgd.schemes.clear import InClear
 
 SENT, WHOLE = "direction of what is sent", "direction of the whole vector"
 UNSENT, SAME, READ = "coordinates that are not sent", "same codes, same bytes", "correlation of the bytes"
-
-
-@pytest.mark.parametrize("offset", range(5))
-@pytest.mark.parametrize("kind", ["<f4", "<f2"])
-def test_a_number_in_the_clear_is_found_at_any_offset(kind, offset):
-    """As float32, or as float16 together with its neighbour: a single float16 is any two bytes."""
-    vector = np.random.default_rng(1).standard_normal(50).astype(np.float32)
-    hidden = vector[20:22].astype(kind).tobytes()[:4]
-    words = four_byte_words(bytes(range(200, 200 + offset)) + hidden + bytes(range(100, 120)))
-    assert np.count_nonzero(np.isin(words, numbers_as_words(vector))) == 1
-    assert not np.isin(words, numbers_as_words(vector[:20])).any()
-    assert not np.isin(four_byte_words(bytes(40)), numbers_as_words(np.array([0.0, -0.0, 1.0]))).any()
 
 
 def test_a_reading_that_correlates_with_a_stretch_of_the_vector_is_found():
@@ -56,12 +42,12 @@ def test_a_reading_that_correlates_with_a_stretch_of_the_vector_is_found():
 @pytest.mark.parametrize(
     ("name", "code", "tried", "skipped"),
     [
-        ("sqsgd", "signs", 6, set()),
-        ("sqsgd-stateless", "signs", 5, {UNSENT}),
-        ("sqsgd", None, 3, {UNSENT, SAME, READ}),
-        ("vqsgd", None, 3, {UNSENT, SAME, READ}),
+        ("sqsgd", "signs", 5, set()),
+        ("sqsgd-stateless", "signs", 4, {UNSENT}),
+        ("sqsgd", None, 2, {UNSENT, SAME, READ}),
+        ("vqsgd", None, 2, {UNSENT, SAME, READ}),
         ("fedsgd", None, 1, set()),
-        ("privunit", None, 4, {UNSENT, SAME}),
+        ("privunit", None, 3, {UNSENT, SAME}),
     ],
 )
 def test_checks_that_do_not_apply_are_skipped_and_not_passed(name, code, tried, skipped):

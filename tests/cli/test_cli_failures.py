@@ -146,7 +146,7 @@ MISTAKES = [
     ("compare --lr 0.1 --rates 0.1,0.2", "lr and rates exclude each other"),
     ("compare --config figure7", "figure7 does not exist; did you mean 'figure"),
     ("compare --seeds 1000", "seeds: 1000 is reserved for the tuning runs; use other seeds, or one rate"),
-    ("ablate 3", "tradeoff (figure3)"),
+    ("ablate 3", "tradeoff, privacy, figure1"),
     # plan, audit
     ("plan --dim 0", "dim = 0 must be a whole number from 1"),
     ("plan --local 16", "local = 16.0 needs --central"),

@@ -4,14 +4,15 @@ import json
 import re
 import signal
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tiny_runs import SWEEP
 from typed import typed
 
 from sqsgd.cli.output import Ended
-from sqsgd.training import sweep as sweeps
-from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs.sweep import FIGURES, Tick, experiment_file, load_sweep, make_sweep
 
 command = import_module("sqsgd.cli.compare")
 
@@ -130,7 +131,7 @@ def test_a_sweep_that_ended_early_says_how_to_go_on(tmp_path, monkeypatch, how, 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name):
     """Called by its name or by its number."""
-    plain = load_sweep(figure_file(FIGURES[name]), small=True)
+    plain = load_sweep(experiment_file(Path(FIGURES[name])), small=True)
     for called in (name, FIGURES[name].partition("-")[0]):
         assert typed(f"sqsgd ablate {called} --rounds 2 --jobs 3 --small").code == 0
         ((sweep, title, out), options) = planned_runs.pop()

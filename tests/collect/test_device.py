@@ -170,23 +170,21 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("when", ["before the report", "before the answer"])
 @pytest.mark.parametrize("lies", [True, False])
 @pytest.mark.parametrize("name", [*CHANGES])
-def test_a_study_that_changes_is_refused(tmp_path, name, lies, when):
+def test_a_study_that_changes_is_refused(tmp_path, name, lies):
     """Or, if the server still names the first one, that is the one which is answered."""
     server = Server()
-    made, first = device(tmp_path, server), server.id
-    server.failing = {"/round" if when == "before the report" else "/report"}
+    made, first, before = device(tmp_path, server), server.id, dict(server.study)
+    server.failing = {"/round"}
     with pytest.raises(ServiceRefused, match="503"):
         visit(made)
-    spent, before = made.ledger.spent, dict(server.study)
     server.study, server.failing = server.study | {name: CHANGES[name]}, set()
     server.named = first if lies else None
-    if when == "before the report" and not lies:
+    if not lies:
         with pytest.raises(StudyRefused, match="another study"):
             visit(made)
-        assert (made.ledger.spent, server.reports) == (spent, [])
+        assert (float(made.ledger.spent), server.reports) == (0.0, [])
         return
     visit(made)
     assert float(made.ledger.spent) == 4.0
@@ -295,6 +293,21 @@ def test_a_drawn_round_is_awaited_in_silence(tmp_path):
     server.round = each["round"]
     assert visit(made) == {"study": server.id, **DONE}
     assert json.loads(server.reports[0])["round"] == each["round"]
+
+
+def test_a_device_whose_clock_jumps_reports_once_in_its_round(tmp_path):
+    """Hours early it finds its round not open, and pays nothing; afterwards it does not report again."""
+    server = Server(visits="drawn")
+    made = device(tmp_path, server)
+    visit(made)
+    each = drawn_in(server, made)
+    server.round, server.now = each["round"] - 1, each["due"] + 20000.0
+    assert visit(made)["waiting"] == 1
+    assert (server.reports, float(made.ledger.spent)) == ([], 0.0)
+    for jump in (-20000.0, 0.0, -20000.0, 20000.0):
+        server.round, server.now = each["round"], each["due"] + jump
+        visit(made)
+    assert (len(server.reports), float(made.ledger.spent)) == (1, 4.0)
 
 
 @pytest.mark.parametrize("how", ["later", "ended"])

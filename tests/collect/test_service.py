@@ -17,7 +17,7 @@ import pytest
 from devices import Reporter, ask, base64url, invited, make, served, token, wait_until, worker
 
 from sqsgd.federation import collect
-from sqsgd.federation.collect import intake, oblivious, tokens
+from sqsgd.federation.collect import intake, oblivious, service, tokens
 from sqsgd.federation.collect.database import Conflict, DatabaseFailed
 from sqsgd.federation.collect.intake import CODES, Probe, Rejection
 from sqsgd.federation.collect.rounds import opened
@@ -233,6 +233,22 @@ def test_a_reader_of_the_file_does_not_stall_the_service(alone):
         wait_until(lambda: ask(url, "GET", "/round")[1]["round"] == 1, 20)
         assert second.send(url, round=1)[0] == 200
         reader.execute("COMMIT")
+
+
+def test_a_damaged_database_is_not_healthy(alone, monkeypatch):
+    """A round that cannot be averaged; the reports of it are kept, and count when the row is restored."""
+    folder, *devices = alone
+    damage = "UPDATE rounds SET content = ?"
+    monkeypatch.setattr(service, "_FAILED_SECONDS", 0.2)
+    with served(folder) as url, opened(folder) as (study, database):
+        ((content,),) = database.read("SELECT content FROM rounds")
+        database.write(damage, b"damaged")
+        for device in [*devices, Reporter(folder, study), Reporter(folder, study)]:
+            assert device.send(url)[0] == 200
+        wait_until(lambda: ask(url, "GET", "/health")[0] == 500)
+        database.write(damage, content)
+        wait_until(lambda: ask(url, "GET", "/round")[1]["round"] == 1)
+        assert ask(url, "GET", "/health") == (200, {"healthy": True})
 
 
 def test_every_refusal_has_a_status_and_says_what_to_do():

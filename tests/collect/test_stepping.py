@@ -136,7 +136,7 @@ def test_the_document_states_what_is_assumed(asking_of, tmp_path, visits, relay)
         assert "operator" not in text or text is page
     assert ("drew its rounds itself" in said) == (visits == "drawn")
     assert ("relay does not help the service" in said) == (relay != "")
-    assert summary["central_against"] in page
+    assert summary["central_note"] in page
 
 
 def test_several_reports_are_composed(asking_of):

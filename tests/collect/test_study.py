@@ -19,12 +19,12 @@ from sqsgd.federation.collect.study import (
     invitations,
     load_study,
     make_study,
-    new_key,
+    new_keys,
     read_key,
 )
 from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
+from sqsgd.runs.train import fitted
 from sqsgd.training.settings import load_config
-from sqsgd.training.train import fitted
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 
@@ -163,7 +163,7 @@ def test_other_failures_leave_nothing_behind(tmp_path):
         make(tmp_path / "away", "postgresql://nobody@127.0.0.1:1/nothing")
     assert list((tmp_path / "away").iterdir()) == []
     (tmp_path / "own/page").mkdir(parents=True)
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="left of one: page"):
         digits(tmp_path / "own")
     assert (tmp_path / "own/page").is_dir()
 
@@ -174,7 +174,7 @@ STUDY = "0123456789abcdef" * 4
 @pytest.fixture
 def made(tmp_path):
     """A public key, and an invitation that it checks."""
-    public = new_key(tmp_path / KEY)
+    public = new_keys(tmp_path)["key"]
     (invitation,) = invitations(read_key(tmp_path / KEY, public), STUDY, 1)
     return public, invitation
 

@@ -108,8 +108,8 @@ def test_users_who_report_once_fill_the_same_slots(runs):
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 
+    from sqsgd.runs.train import prepare
     from sqsgd.training.settings import RunConfig
-    from sqsgd.training.train import prepare
 
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))

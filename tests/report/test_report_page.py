@@ -218,12 +218,10 @@ def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
 
 
 CENTRAL = {
-    "central_epsilon": 0.13811, "central_delta": 1e-6, "central_users": 60000, "central_order": "run",
-    "order_seeded": False,
-}  # fmt: skip
-WITHIN_ROUNDS = {
-    **CENTRAL, "central_order": "round", "central_users": 1500, "order_seeded": True, "central_delta": 2.5e-7
-}  # fmt: skip
+    "central_epsilon": 0.13811,
+    "central_note": "local 4 against everyone; central (0.139, 1e-6) against readers of the models",
+    "central_assumptions": ["nobody knows the order", "no user reveals a slot"],
+}
 ONCE = {"participation": "once", "epsilon": 4.0, "clients": 60000}
 SECURE_ONCE = {**ONCE, "secure": True, "central": CENTRAL}
 
@@ -258,8 +256,13 @@ def stated(tmp_path):
         ({"scheme": "unheard-of", "done": 4}, "Unknown guarantee.", "private with"),
         ({"done": 10}, "4,000 in total so far|has so far spent 10 × 400 = 4,000", ""),
         ({"done": 0, "error": "out of memory"}, "nothing was sent and nothing was spent", ""),
-        (SECURE_ONCE, "centrally (ε, δ)-differentially private with ε = 0.139", "secret order."),
-        ({**ONCE, "central": WITHIN_ROUNDS}, "the order of the 1,500 clients of a round|δ = 2.5e-07", ""),
+        (
+            SECURE_ONCE,
+            "; central ε 0.139.|private: local 4 against everyone; central (0.139",
+            "secret order.",
+        ),
+        (SECURE_ONCE, "It assumes that nobody knows the order; that no user reveals a slot.", ""),
+        ({**ONCE, "central": CENTRAL}, "with secure noise and a secret order.", ""),
     ],
 )
 def test_what_is_stated(stated, settings, said, not_said):
@@ -285,7 +288,7 @@ def test_a_client_that_did_not_always_take_part(stated, monkeypatch):
         {"done": 20},
         *({"central": {**CENTRAL, name: value}} for name, value in [
             ("central_epsilon", None), ("central_epsilon", 4.0), ("central_epsilon", -0.1),
-            ("central_delta", 0.0), ("central_users", 1), ("central_order", "day"), ("order_seeded", None),
+            ("central_note", ""), ("central_assumptions", []), ("central_assumptions", None),
         ]),
     ],
     ids=str,

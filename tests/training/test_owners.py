@@ -7,8 +7,8 @@ import pytest
 import sqsgd
 from sqsgd.cli.train import describe
 from sqsgd.learning.partition import partition
+from sqsgd.runs.sweep import check_runs, make_sweep
 from sqsgd.training.settings import RunConfig, make_config
-from sqsgd.training.sweep import check_runs, make_sweep
 
 OWNERS, ROWS = 60, 10
 ONCE = {"model": "linear", "scheme": "auto", "epsilon": 5.0, "bytes": 8, "rounds": 10}

@@ -72,6 +72,9 @@ def test_rounds_are_read_one_by_one(tmp_path, caplog):
     again = sqsgd.run(out=tmp_path / "other", resume=True, report=False)
     assert [record.round for record in again] == [1, 2, 3]
     assert without_times(tmp_path / "other") == without_times(tmp_path / "whole")
+    finished = sqsgd.train(out=tmp_path / "whole", resume=True, report=False)
+    for here, there in zip(finished.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(here, there)
 
 
 def without_times(folder):

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from tiny_runs import ONCE, SIGNS, TINY, cut_off, finished, loaded, prepared, resumed, started, stopped
 from typed import typed
 
-from sqsgd.training import train
+from sqsgd.runs import train
 from sqsgd.training.run_folder import CHECKPOINT, RunFolder
 from sqsgd.training.settings import load_config, make_config
 

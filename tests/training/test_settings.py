@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from sqsgd import RunConfig, make_scheme
+from sqsgd.runs.train import _ledgers, fitted
 from sqsgd.training import Settings
 from sqsgd.training.settings import load_config, make_config
-from sqsgd.training.train import _ledgers, fitted
 
 
 def test_a_written_configuration_is_complete_and_reloads(tmp_path):

@@ -13,9 +13,9 @@ import pytest
 from live import marked, wait_until
 from tiny_runs import SWEEP
 
-from sqsgd.training import sweep as sweeps
-from sqsgd.training import train
-from sqsgd.training.sweep import load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs import train
+from sqsgd.runs.sweep import load_sweep, make_sweep
 
 FIGURE_FILES = sorted((Path(__file__).parents[2] / "experiments").glob("figure*.toml"))
 

@@ -1,6 +1,6 @@
 """Runs of a few seconds on the data of ``tiny``: prepared, finished, or cut off on the way."""
 
-from sqsgd.training import train
+from sqsgd.runs import train
 from sqsgd.training.settings import load_config, make_config
 
 TINY = {

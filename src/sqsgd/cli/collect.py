@@ -20,7 +20,7 @@ Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folde
 
 
 @app.command()
-@takes(Study, without=("name", "seed", "key", "token_key"))
+@takes(Study, without=("name", "seed", "key", "token_key", "gateway_key"))
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="A new folder.")],
@@ -38,7 +38,7 @@ def init(
     as_json: Json = False,
     **_settings: Any,
 ) -> None:
-    """Create a study: its settings, its signing key and its database."""
+    """Create a study: its settings, its keys and its database."""
     from sqsgd.federation.collect.rounds import create_study
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
     from sqsgd.privacy.several import SeveralPlan
 
-_ONCE, _SEVERAL = ("users", "delta", "central"), ("users", "delta", "central", "local", "visits", "svg")
-_OTHERS = ("clients", "rounds", "probability", "prior")
+_ALWAYS = {"dim", "bytes", "epsilon", "details", "as_json"}
+_TAKEN = {
+    "once": {"once", "users", "delta", "central"},
+    "central": {"users", "delta", "central", "local", "visits", "svg"},
+    "records": {"records", "silos", "delta", "rounds"},
+    "": {"clients", "rounds", "probability", "prior"},
+}
+"""The options that each kind of plan takes."""
 
 
 def plan(
@@ -63,21 +69,16 @@ def plan(
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
+    kind = "records" if records else "once" if once else "" if central is None else "central"
+    taken = _ALWAYS | _TAKEN[kind] | ({"clients"} if visits else set())
+    for name in (name for name in typed if name not in taken):
+        needs = " or ".join(f"--{each}" for each in sorted(_TAKEN) if each and name in _TAKEN[each])
+        wrong = f"has no meaning with --{kind}" if kind else f"needs {needs}"
+        raise ValueError(f"{name} = {typed[name]!r} {wrong}")
     if records:
         _show_records(as_json, {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, **typed})
         return
-    for name in typed:
-        if name == "silos":
-            raise ValueError(f"silos = {silos!r} needs --records")
-        if not once and central is None and name in _SEVERAL:
-            raise ValueError(f"{name} = {typed[name]!r} needs --central" + " or --once" * (name in _ONCE))
-        if name in _OTHERS and (once or central is not None) and not (name == "clients" and visits):
-            raise ValueError(
-                f"{name} = {typed[name]!r} has no meaning with --{'once' if once else 'central'}"
-            )
-        if once and name in _SEVERAL and name not in _ONCE:
-            raise ValueError(f"{name} = {typed[name]!r} has no meaning with --once")
-    if central is not None and not once:
+    if kind == "central":
         if "epsilon" in typed:
             raise ValueError(
                 f"epsilon = {epsilon:g}: --central chooses it; give --local for a limit of the total"
@@ -226,10 +227,8 @@ def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
 def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     from sqsgd.privacy.record_plan import record_plan
 
-    known = {"dim", "records", "silos", "epsilon", "delta", "rounds", "bytes"}
-    if wrong := sorted(typed.keys() - known - {"as_json"}):
-        raise ValueError(f"{wrong[0]} = {typed[wrong[0]]!r} has no meaning with --records")
-    chosen = record_plan(**{"silos": 10, **{name: typed[name] for name in known & typed.keys()}})
+    budget = {name: value for name, value in typed.items() if name not in ("details", "as_json")}
+    chosen = record_plan(**{"silos": 10, **budget})
     if as_json:
         print_json(chosen.to_dict())
         return

@@ -35,8 +35,8 @@ def train(
     with options.Progress(quiet=as_json) as progress:
         progress.show("loading torch", now="torch" not in sys.modules)  # meanwhile no other thread may run
         from sqsgd.learning.problem import ModelFailed
-        from sqsgd.training.sweep import experiment_file
-        from sqsgd.training.train import begin
+        from sqsgd.runs.sweep import experiment_file
+        from sqsgd.runs.train import begin
 
         run = begin(values, experiment_file(config) if config else None, out, resume=resume)
         for line in () if resume else run.notes:

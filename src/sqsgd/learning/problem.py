@@ -181,11 +181,13 @@ class LearningProblem:
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included; bfloat16 as float32."""
+        """The model's state dict with these weights; if parts of it are frozen, the trained ones alone."""
         set_flat(self.model, weights)
+        frozen = any(not value.requires_grad for value in self.model.parameters())
+        state = gradients.trained_state(self.model) if frozen else self.model.state_dict()
         return {
             name: (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy().copy()
-            for name, value in self.model.state_dict().items()
+            for name, value in state.items()
         }
 
     def measure(self, weights: Vector) -> Evaluation:
@@ -277,8 +279,6 @@ def draws_randomness(
         raise ValueError(f"{wrong}: check inputs, labels and loss")
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
-            raise ValueError(
-                f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
-                "without protection; use layers without running state"
-            )
+            wrong = "changes with each batch: it would store the clients' data without protection"
+            raise ValueError(f"the model's buffer {name!r} {wrong}; use layers without running state")
     return drawn or first.tobytes() != second.tobytes()  # other devices have separate generators

@@ -108,7 +108,8 @@ def record_gradients(model: nn.Module, objective: Objective, batch: Batch) -> It
 def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
     """Raise ValueError if a layer, or the loss of ``some`` records, depends on several records at once."""
     for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        mixes = module.training or getattr(module, "running_mean", None) is None
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and mixes:
             raise ValueError(
                 f"layer {path!r} ({type(module).__name__}) mixes the records of a batch, so no record has a "
                 "gradient of its own; use GroupNorm"

@@ -154,27 +154,15 @@ def _warning(notion: StatedNotion, epsilon: float, total: float) -> list[str]:
 
 
 def _central(group: Group, central: Central | None) -> list[str]:
-    """Who is protected better, under which assumption, and what that does not cover."""
+    """Who is protected better, what that does not cover, and what it rests on."""
     if central is None:
         return []
-    users, known = f"{central.users:,} clients", ""
-    if group.config.reports > 1:
-        known = f" It covers all {group.config.reports:,} reports of a client; each pass has a new order."
-    if central.order == "round":
-        users += " of a round"
-        known += " Only the order within rounds counts: who was in which round may be known."
-    keeps = f"if the operator keeps the order of the {users} and their reports to itself"
-    against = central.against or f"against readers of the models, {keeps}"
-    chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [
-        "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, {against}.{known} From the models, "
-        f"such an attacker guesses right at most {chance} of the time.",
+        f"The models are also centrally (ε, δ)-differentially private: {central.note}.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "
         f"cover the {'times' if federation else 'training loss and the times'} that this page shows. It "
-        "assumes that whether a client answers depends neither on its data nor on its slot, and that other "
-        "clients do not reveal when they reported.",
+        f"assumes that {'; that '.join(central.assumptions)}.",
     ]
 
 

@@ -177,7 +177,7 @@ def _spend(
     codes = Counter(code for token in new for code in reports[token].codes)
     _add(database, "counts", "round, code", [(at.round, *row) for row in sorted(codes.items())])
     others = [token for token in reports if token not in new]
-    found = database.read_among("SELECT token FROM spent WHERE token {among}", others) if others else []
+    found = database.read_among("SELECT token FROM spent WHERE token IN ({each})", others) if others else []
     late = {token: _not_now(study, at, state, each, now) for token, each in reports.items()}
     return {**late, **dict.fromkeys(new), **{token: _taken() for (token,) in found}}
 
@@ -216,7 +216,7 @@ def _issue(
     if study.visits != DRAWN or now < study.begins:
         new = [(number, issues[number]) for number in asked]
         database.write_many("INSERT INTO invitations VALUES (?, ?) ON CONFLICT (number) DO NOTHING", new)
-    stored = database.read_among("SELECT number, request FROM invitations WHERE number {among}", asked)
+    stored = database.read_among("SELECT number, request FROM invitations WHERE number IN ({each})", asked)
     return answers | {number: None if request == issues[number] else _used() for number, request in stored}
 
 

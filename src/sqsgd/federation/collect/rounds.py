@@ -21,23 +21,21 @@ from safetensors.numpy import load, save
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake, oblivious
-from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
+from sqsgd.federation.collect.database import FILE, URL, Database, connect, open_database
 from sqsgd.federation.collect.intake import Stage, received, stage, task_of
 from sqsgd.federation.collect.study import (
     DRAWN,
     GATEWAY_KEY,
-    KEY,
+    KEYS,
     OPEN,
     PAGE,
     STUDY,
     Study,
     load_study,
     make_study,
-    new_key,
+    new_keys,
     read_key,
 )
-from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
-from sqsgd.federation.collect.tokens import base64url, new_token_key
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
@@ -114,7 +112,7 @@ def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = No
         with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
             database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
     with database.stepping() as alone:
-        return alone and step(database, study, stage(database))
+        return alone and step(database, study)
 
 
 def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
@@ -148,16 +146,16 @@ def end_study(database: Database, study: Study) -> int:
             database.write("UPDATE study SET ending = 1")
             database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
         with _alone(database):
-            step(database, study, stage(database))
+            step(database, study)
     return sum(line.get("left_out", 0) for line in _records(database)[-1:])
 
 
-def step(database: Database, study: Study, at: Stage) -> bool:
+def step(database: Database, study: Study) -> bool:
     """Average the round that is closing and begin the next; False if another process did.
 
     With too few reports the model stays as it is.
     """
-    if at.state != intake.CLOSING:
+    if (at := stage(database)).state != intake.CLOSING:
         return False
     count, now = received(database, study, at.round), database.now()
     before, task = read_state(database, at.round), task_of(study, at.round)
@@ -221,28 +219,25 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
     """What the operator sees: progress, refusals, drop-outs, and the central guarantee so far."""
     known, about = progress(database, study), outcome(database, study)
     return {
-        "name": study.name,
-        **known,
-        "rounds": study.rounds,
-        "expected": study.expected,
+        "name": study.name, **known, "rounds": study.rounds, "expected": study.expected,
         "all_reports": sum(line["clients"] for line in rounds_done(database)) + known["reports"],
-        "relay": study.relay or None,
-        "epsilon": study.made_scheme.privacy.epsilon,
-        "message_bytes": study.made_scheme.bits // 8,
-        **about,
-    }
+        "relay": study.relay or None, "epsilon": study.made_scheme.privacy.epsilon,
+        "message_bytes": study.made_scheme.bits // 8, **about,
+    }  # fmt: skip
 
 
 def outcome(database: Database, study: Study) -> dict[str, Any]:
     """Who was admitted, what was refused, how many reports missed their round, and what is guaranteed."""
     found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
     records, ((issued,),) = _records(database), database.read("SELECT count(*) FROM invitations")
+    admitted = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
+    rate = f"anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
     ended = stage(database).state == intake.ENDED
     share = 1.0 if ended else len(records) / study.rounds  # of the tokens that belong to rounds that are over
     came = sum(line.get("clients", 0) + line.get("left_out", 0) for line in records)
     missed = max(0, round(issued * study.reports * share) - came)
     return {
-        "admission": admission(study),
+        "admission": f"{admitted} for {rate if study.admission == OPEN else 'each signed invitation'}",
         "refusals": {code: int(count) for code, count in found},
         "invitations_used": issued,
         "missed": missed,
@@ -283,7 +278,7 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
             against = "against the service and all who see the models, unless the relay helps the service"
         note = found["central_note"].partition(" against readers of the models")[0]
         found["central_note"] = f"{note} {against}"
-        found["central_against"], found["central_assumptions"] = against, assumptions(study, found)
+        found["central_assumptions"] = assumptions(study, found)
     return found
 
 
@@ -305,12 +300,6 @@ def assumptions(study: Study, found: Mapping[str, Any]) -> list[str]:
         "independently",
         "no other user reveals a round or a report",
     ]
-
-
-def admission(study: Study) -> str:
-    tokens = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
-    rate = f"anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
-    return f"{tokens} for {rate if study.admission == OPEN else 'each signed invitation'}"
 
 
 def _records(database: Database) -> list[dict[str, Any]]:
@@ -344,11 +333,8 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     with _alone(database):  # a worker may write it at the same moment
         if folder.finished:
             return summary
+        folder.begin(last, about, config.to_toml())
         with folder.held():
-            if not folder.begun:
-                folder.save(read_state(database, 0), about)
-            folder.write_config(config.to_toml())
-            folder.keep_rounds(0)
             for line in lines:
                 folder.write(line)
             folder.save(last, about)
@@ -384,19 +370,19 @@ def create_study(
     make_study(values)  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY), tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as place:
-        for name in (STUDY, FILE, URL, KEY, TOKEN_KEY, GATEWAY_KEY, *([PAGE] if page else [])):
+        for name in (STUDY, FILE, URL, *KEYS, *([PAGE] if page else [])):
             if (folder / name).exists():
-                what = f"{folder} holds a {name} already, of another study or left by a crash"
-                raise ValueError(f"{what}: choose another folder")
+                held = f"{folder} holds a study already, or what is left of one: {name}"
+                raise ValueError(f"{held}; choose another folder")
         new = Path(place)
-        values |= {"key": new_key(new / KEY), "gateway_key": new_key(new / GATEWAY_KEY)}
-        study = make_study({**values, "token_key": base64url(new_token_key(new / TOKEN_KEY).der)})
+        study = make_study({**values, **new_keys(new)})
+        signer = read_key(new / GATEWAY_KEY, study.gateway_key)
         if url:  # it may hold a password
             put(prepared(new / URL, url.encode() + b"\n"), new / URL)
         if page:
             shutil.copytree(Path(__file__).with_name("digit_page"), new / PAGE)
-        with contextlib.closing(new_database(new, url)) as database, database.transaction(alone=True):
-            begin(database, study, weights, structure, read_key(new / GATEWAY_KEY, study.gateway_key))
+        with contextlib.closing(connect(new, url, new=True)) as database, database.transaction(alone=True):
+            begin(database, study, weights, structure, signer)
             study.write(new)
         for path in sorted(new.iterdir(), key=lambda path: path.name == STUDY):
             put(path, folder / path.name)  # the study last: now it can be served

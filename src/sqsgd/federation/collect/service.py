@@ -36,7 +36,7 @@ from sqsgd.federation.collect.study import GATEWAY_KEY, INVITED, PAGE, RUN, Stud
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _MOST, _WAITING, _TRIES = 1000, 20000, 5
-_TICK_SECONDS, _CONNECTIONS, _PADDED = 0.25, 4000, 1024
+_TICK_SECONDS, _FAILED_SECONDS, _CONNECTIONS, _PADDED = 0.25, 5.0, 4000, 1024
 _SEALED = 128  # bytes by which an encapsulated request may exceed the inner one
 _ROUND = re.compile(r"0|[1-9][0-9]{0,6}")
 JSON, BYTES = "application/json", "application/octet-stream"
@@ -155,7 +155,7 @@ class Service:
         self._open = functools.partial(open_database, folder)
         self._reading, self._connection = asyncio.Lock(), Connection(self._open)
         self._keys: tuple[list[oblivious.GatewayKey], bytes] = [], b""
-        self._gateway, self._ended = oblivious.Gateway([]), False
+        self._gateway, self._ended, self._stuck = oblivious.Gateway([]), False, False
         self._challenge = tokens.challenge(study.id)
         path = folder / tokens.KEY  # without it this worker issues no tokens
         self._issuer = tokens.read_token_key(path, study.tokens) if path.is_file() else None
@@ -287,6 +287,8 @@ class Service:
         return _json(await self._progress())
 
     async def _get_health(self, _asked: Request) -> Answer:
+        if self._stuck:
+            raise Rejection("internal", "the round cannot be ended: see the service's log")
         try:
             async with asyncio.timeout(5):
                 await self.commits.submit(intake.Probe())
@@ -399,12 +401,12 @@ class Service:
                 if not self._ended and (await self._progress())["state"] == intake.ENDED:
                     await self._read(self._write_run)
                     self._ended = True
-                pause = 0.0 if stepped else 1.0 if self._ended else usual
+                pause, self._stuck = 0.0 if stepped else 1.0 if self._ended else usual, False
             except Rejection:
                 pause = 2.0
             except Exception:
                 _LOG.exception("internal error in the end of a round; it is tried again")
-                pause = 5.0
+                pause, self._stuck = _FAILED_SECONDS, True
 
 
 def _pairs(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -21,20 +21,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqsgd._internal import checks
 from sqsgd._internal.files import prepared, put, read_toml, write_atomically
 from sqsgd.core import Scheme
+from sqsgd.federation.collect import tokens
 from sqsgd.federation.collect.device import MOST_SEED, check_scheme, check_terms
-from sqsgd.federation.collect.tokens import TokenKey, base64url, read_base64url
+from sqsgd.federation.collect.tokens import base64url, read_base64url
 from sqsgd.training import Settings
 
-KEY, GATEWAY_KEY = "operator.key", "gateway.key"  # sign invitations, and the keys of the gateway
+KEYS = KEY, GATEWAY_KEY, TOKEN_KEY = ("operator.key", "gateway.key", tokens.KEY)
+"""They sign invitations, the keys of the gateway, and tokens."""
 _STUDY, _NONCE, _SIGNATURE = 32, 16, 64
 _CONTEXT = b"sqsgd invitation\0"
 
 
-def new_key(path: Path) -> str:
-    """Write a new signing key, for its owner alone to read; returns the public key."""
-    private = Ed25519PrivateKey.generate()
-    put(prepared(path, private.private_bytes_raw().hex().encode() + b"\n"), path)
-    return private.public_key().public_bytes_raw().hex()
+def new_keys(folder: Path) -> dict[str, str]:
+    """Write new keys, for their owner alone to read; returns the public ones, as fields of the study."""
+    made = {"token_key": base64url(tokens.new_token_key(folder / TOKEN_KEY).der)}
+    for name, path in (("key", folder / KEY), ("gateway_key", folder / GATEWAY_KEY)):
+        private = Ed25519PrivateKey.generate()
+        put(prepared(path, private.private_bytes_raw().hex().encode() + b"\n"), path)
+        made[name] = private.public_key().public_bytes_raw().hex()
+    return made
 
 
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
@@ -151,8 +156,8 @@ class Study(Settings):
         return self.make_scheme(self.dim, once=True)
 
     @cached_property
-    def tokens(self) -> TokenKey:
-        return TokenKey(read_base64url("token_key", self.token_key))
+    def tokens(self) -> tokens.TokenKey:
+        return tokens.TokenKey(read_base64url("token_key", self.token_key))
 
     @cached_property
     def request_bytes(self) -> int:

@@ -249,6 +249,7 @@ class Run:
         if not RunFolder(self.folder).finished:
             raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
         summary = json.loads((self.folder / "summary.json").read_text())
+        self.problem.named_weights(RunFolder(self.folder).load()[0].weights)  # also where none was left
         return TrainedRun(folder=self.folder, config=self.config, summary=summary, model=self.problem.model)
 
     @property
@@ -305,6 +306,10 @@ class Run:
                 f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
                 f"begun with {kept['data']}: give the same data in the same order, or another --out"
             )
+        if kept["frozen"] != self._about()["frozen"]:
+            raise ValueError(
+                f"model = {config.model!r}: its frozen weights are others than this run began with"
+            )
         if kept["fingerprint"] != self.scheme.fingerprint:
             raise ValueError(f"scheme = {config.scheme!r} is another than this run was begun with")
         if state.weights.size != self.problem.dim:
@@ -319,6 +324,8 @@ class Run:
 
     def _about(self) -> dict[str, Any]:
         """The run of a checkpoint, next to its state: other data are then an error."""
+        from sqsgd.learning.gradients import frozen_checksum
+
         data, labels = self.problem.dataset, 0  # inputs may be features: their bits depend on the machine
         for each in (data.train_labels, data.test_labels):
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
@@ -328,6 +335,7 @@ class Run:
             "rate": self.settings.lr,
             "fingerprint": self.scheme.fingerprint,
             "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
+            "frozen": frozen_checksum(self.problem.model),
         }
 
     def rounds(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
