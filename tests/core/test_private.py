@@ -267,3 +267,15 @@ def test_a_childs_key_is_the_operating_systems(source):
     found = key_of(parent.child)
     assert (found.read, found.bits) == ((32, 256) if source == "keystream" else (found.read, 512))
     assert found.repeats
+
+
+def test_long_keystreams_are_the_same():
+    """GCM encrypts with the same counter blocks as CTR, from block 2 on; pieces of any size fit together."""
+    key, whole = bytes(range(32)), np.empty(1 << 20, np.uint8)
+    random.Keystream(key).fill(whole)
+    keystream, start = random.Keystream(key, long=True), 0
+    for size in (0, 5, 20, 1, 30, 4096, 70_000, 1 << 19):
+        part = np.empty(size, np.uint8)
+        keystream.fill(part)
+        assert np.array_equal(part, whole[start : start + size])
+        start += size

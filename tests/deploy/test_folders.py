@@ -226,7 +226,8 @@ def test_a_federation_survives_its_file(tmp_path):
         hosts=("server.example.org", "2001:db8::1"), port=8000, link_port=8001, nodes=7, rounds=3,
         scheme="vqsgd", epsilon=8.0, bytes=99, max_epsilon=20.5, dataset="mine:data", model="mine:net",
         lr=0.25, seed=2**62, min_nodes=2, min_answers=3, round_timeout=9.5, wait_timeout=1.0,
-        evaluate_every=2,
+        evaluate_every=2, unit="record", delta=1e-6, records=9, stop_at_epsilon=7.5, evaluation_epsilon=0.5,
+        evaluation_records=8,
     )  # fmt: skip
     assert all(
         getattr(changed, field.name) != field.default for field in dataclasses.fields(Federation)

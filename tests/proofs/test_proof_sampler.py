@@ -28,7 +28,7 @@ class Counting:
 
     keys = words = 0
 
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         Counting.keys += 1
 
     def fill(self, target):
@@ -97,7 +97,7 @@ def test_a_key_serves_no_more_than_its_limit_and_one_request(monkeypatch):
     served: list[int] = []
 
     class Measuring(Counting):
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             super().__init__()
             served.append(0)
 
