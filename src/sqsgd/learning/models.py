@@ -268,9 +268,9 @@ def _checked(name: str, model: object) -> nn.Module:
         raise ValueError(f"model {name!r} has {', '.join(sorted(wrong))} parameters; call .float() on it")
     for path, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None and module.training:
-            keeps = "keeps running statistics of the clients' data, which are not private; use GroupNorm, or"
+            why = "keeps running statistics of the clients' data, which are not private; use GroupNorm, or"
             layer = f"layer {path!r} ({type(module).__name__})"
-            raise ValueError(f"model {name!r}: {layer} {keeps} call .eval() on a frozen part")
+            raise ValueError(f"model {name!r}: {layer} {why} call .eval() on a frozen part")
     for path, value in model.state_dict().items():
         kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
         if kind not in _SAVED or value.layout != torch.strided:
