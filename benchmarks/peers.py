@@ -1,6 +1,6 @@
 """The mean estimators of other papers and ours, measured in one run on the same vectors and ε.
 
-python benchmarks/peers.py [--seconds 2] [--json FILE]
+python benchmarks/peers.py [--seconds 1] [--json FILE]
 
 NMSE = |Σ (estimate_i - x_i)|² / n over n = 4 clients with different unit vectors: n times the squared error
 of the mean estimate. Its expectation is the mean squared error of one report, for an unbiased scheme. Half of
@@ -467,7 +467,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="per row")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per row")
     parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
