@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,7 @@ from sqsgd.federation.collect import intake, oblivious, service, tokens
 from sqsgd.federation.collect.database import Conflict, DatabaseFailed
 from sqsgd.federation.collect.intake import CODES, Probe, Rejection
 from sqsgd.federation.collect.rounds import opened
-from sqsgd.federation.collect.service import Commits, Service, prepare
+from sqsgd.federation.collect.service import Commits, Connection, Service, prepare
 
 ACCEPTED = (200, {"accepted": True, "round": 0})
 JSON = {"content-type": "application/json"}
@@ -264,13 +265,32 @@ def test_every_refusal_has_a_status_and_says_what_to_do():
 # ---------------------------------------------------------------- one transaction for many requests
 
 
-class Connection:
-    """What Commits does with a connection besides handing it on."""
+class Opened:
+    """What the service does with a connection besides handing it on."""
 
     closed = 0
 
     def close(self):
-        Connection.closed += 1
+        Opened.closed += 1
+
+
+def test_a_connection_is_not_closed_while_it_works():
+    """A worker that is stopped waits for the step that a cancelled task left behind."""
+    begun, release, found = threading.Event(), threading.Event(), []
+
+    def work(_database):
+        begun.set()
+        release.wait(30)
+        found.append(Opened.closed)
+
+    Opened.closed, connection = 0, Connection(Opened)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(connection.use, work)
+        begun.wait(30)
+        closing = pool.submit(connection.close)
+        assert not wait([closing], 0.2).done
+        release.set()
+    assert (found, Opened.closed) == ([0], 1)
 
 
 @pytest.fixture
@@ -281,7 +301,7 @@ def run(monkeypatch):
         monkeypatch.setattr(intake, "answer", lambda database, study, *more: work(database, *more))
 
         async def main():
-            commits = Commits(Connection, None)
+            commits = Commits(Opened, None)
             try:
                 return await use(commits)
             finally:
@@ -338,10 +358,10 @@ def test_a_failed_commit_is_a_no_to_all(run, caplog):
         broken.clear()
         return first, await told(commit)
 
-    Connection.closed = 0
+    Opened.closed = 0
     assert run(work, use) == (["storage"] * 2, None)
     assert counted == {"malformed": 1}  # counted later, not lost
-    assert Connection.closed >= 2  # it connected anew
+    assert Opened.closed >= 2  # it connected anew
     assert "no report is accepted until this is solved: the database fails with DatabaseFailed" in caplog.text
     assert "the database works again" in caplog.text
 

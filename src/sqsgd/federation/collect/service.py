@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -45,28 +46,32 @@ _KEY_PROBLEM = "https://iana.org/assignments/http-problem-types#ohttp-key"
 
 
 class Connection:
-    """A database that is opened when it is needed, and again after it failed; for one thread at a time."""
+    """A database that is opened when it is needed, and again after it failed; for one thread at a time.
+
+    The thread of a task that was cancelled goes on, and SQLite crashes if its connection is closed meanwhile:
+    tests/collect/test_service.py::test_a_connection_is_not_closed_while_it_works.
+    """
 
     def __init__(self, open_database: Callable[[], Database]) -> None:
-        self._open = open_database
+        self._open, self._lock = open_database, threading.RLock()
         self._database: Database | None = None
 
     def use(self, work: Callable[[Database], Any]) -> Any:
-        try:
-            if self._database is None:
-                self._database = self._open()
-            return work(self._database)
-        except Conflict:
-            raise
-        except OSError:
-            self.close()
-            raise
+        with self._lock:
+            try:
+                self._database = self._database or self._open()
+                return work(self._database)
+            except Conflict:
+                raise
+            except OSError:
+                self.close()
+                raise
 
     def close(self) -> None:
-        if self._database is not None:
-            with contextlib.suppress(Exception):
-                self._database.close()
-        self._database = None
+        with self._lock, contextlib.suppress(Exception):
+            database, self._database = self._database, None
+            if database is not None:
+                database.close()
 
 
 class Commits:
