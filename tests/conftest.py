@@ -49,7 +49,6 @@ SLOW = (
     "test_examples.py",
     "test_packaging.py",
     "privacy/test_planner.py",
-    "test_site.py",
     "test_snippets.py",
     "training/test_order.py",
     "training/test_python_api.py",

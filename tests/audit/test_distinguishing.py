@@ -18,6 +18,7 @@ from sqsgd.audit.distinguishing import (
     Scores,
     central_checks,
     closest_pair,
+    delta_beyond,
     law_of_sum,
     lower_bound,
     share_limits,
@@ -167,6 +168,14 @@ def test_central_guarantees_are_kept_or_caught(kind, broken):
     found = outcomes(kind)
     assert set(found) == {EXACT, SUMS, LAW}
     assert {name for name, outcome in found.items() if outcome == "violated"} == broken
+
+
+def test_delta_beyond_is_what_lies_beyond_epsilon():
+    """For two coins, by hand: 0.6 - 2 · 0.25 beyond a factor of two."""
+    first, second = np.array([0.4, 0.6]), np.array([0.75, 0.25])
+    assert delta_beyond(first, second, np.log(2)) == pytest.approx(0.1)
+    assert delta_beyond(first, second, np.log(2.4)) == pytest.approx(0.0)
+    assert delta_beyond(second, first, 0.0) == pytest.approx(0.35)
 
 
 def test_the_law_of_the_sum_is_that_of_all_clients_noise():

@@ -47,17 +47,18 @@ def init(
     if host:
         values["hosts"] = tuple(host)
     if importlib.util.find_spec("torch"):  # a machine without it can write a federation for others
-        check_settings(Federation(**values))
+        values["bytes"] = check_settings(Federation(**values)).bytes
     written = write_federation(folder, Federation(**values), days)
     federation = load_federation(written)
     nodes = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
     result = {"folder": str(written), "server": str(written / "server"), "nodes": nodes}
+    unit = f" per record, at delta = {federation.delta:g}" if federation.per_record else ""
     of_server = {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
     print_result(
         as_json,
         result | of_server,
         f"written to  {written}: a server, certified for {days} days, and {federation.nodes} nodes",
-        f"each node   answers while its ledger is below epsilon {federation.cap:,g}",
+        f"each node   answers while its ledger is below epsilon {federation.cap:,g}{unit}",
         f"try it      sqsgd deploy up {folder}",
     )
 

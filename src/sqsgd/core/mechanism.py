@@ -46,6 +46,11 @@ class Privacy:
     """Per record: how many reports ``epsilon`` and ``delta`` are for."""
 
     @property
+    def share(self) -> float:
+        """Per record: the share of a client's records that a report uses, on average."""
+        return self.rate / self.turns
+
+    @property
     def is_private(self) -> bool:
         """Whether anything is guaranteed."""
         return self.notion != "none"

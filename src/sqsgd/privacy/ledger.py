@@ -184,6 +184,11 @@ class Ledger:
         return _unit(self._read())
 
     @property
+    def delta(self) -> float | None:
+        """δ of a cap per record, 0 where it is a ρ; None: the cap is of pure epsilons."""
+        return self._read().delta
+
+    @property
     def max_epsilon(self) -> float:
         """The cap, in its ``unit``."""
         return rounded_down(self._read().cap)

@@ -266,8 +266,8 @@ class Run:
         if config.per_record:
             parts = self.problem.parts
             sizes = [len(parts[client]) for client in range(len(parts))]
-            share = self.scheme.privacy.rate / self.scheme.privacy.turns
-            data = " ".join([data, *record_warnings(min(sizes), min(sizes) * share, config.delta)]).strip()
+            drawn = min(sizes) * self.scheme.privacy.share
+            data = " ".join([data, *record_warnings(min(sizes), drawn, config.delta)]).strip()
         return [note for note in (absent, data, outlook(config, self.scheme)) if note]
 
     def started(self) -> Run:
@@ -461,7 +461,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     name, value = config.scheme, (given or {}).get("scheme")
     value = find_named(name, "scheme") if value is None else value
     if not isinstance(value, Scheme):
-        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.bytes}
+        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.budget(dim)}
         value = partial(value, **config.options) if callable(value) else value
         value = call_factory(name, "scheme", value, **budget)
         if not isinstance(value, Scheme):

@@ -15,7 +15,7 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.schemes.sqsgd_record import BATCHINGS, record_share
+from sqsgd.schemes.sqsgd_record import BATCHINGS, silo_options
 from sqsgd.training.rates import ONCE_BOUND, RECORD_BOUND, learning_rate, record_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
@@ -24,6 +24,7 @@ OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "lin
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
 MOST_REPORTS = 10_000
+USUAL_BYTES = 256
 RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 
@@ -51,7 +52,7 @@ class Settings:
     ] = "auto"
     """``auto``: ``sqsgd`` with an average where clients report in every round, else the best that keeps no
     state (``privacy.planner.automatic_scheme``)."""
-    bytes: Annotated[int, "Bytes for the packed codes of one report."] = 256
+    bytes: Annotated[int, "Bytes of a report's codes; 0: 256, or per record the whole vector."] = 0
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
     rounds: Annotated[int, "Total number of rounds; 0: unknown."] = 0
@@ -73,7 +74,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
-        checks.integer("bytes", self.bytes, 1, 2**37)
+        checks.integer("bytes", self.bytes, 0, 2**37)
         checks.integer("rounds", self.rounds, 0, MOST_CLIENTS)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.real("lr", self.lr, 0.0, 1e12)
@@ -100,6 +101,10 @@ class Settings:
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
+    def budget(self, dim: int) -> int:
+        """The bytes of a report's codes, at most the whole vector where they were left open."""
+        return self.bytes or min(USUAL_BYTES, 4 * dim)
+
     def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
@@ -112,12 +117,11 @@ class Settings:
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
         if self.scheme == RECORD:
             return self._record_scheme(dim)
-        budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
-        if budget > 4 * dim:
+        if self.bytes > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name, options = self.scheme, self.options
-        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
+        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.budget(dim)}
         if name == "auto":
             name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **known, **options)
@@ -130,32 +134,20 @@ class Settings:
 
     def _record_scheme(self, dim: int) -> Scheme:
         """The scheme per record: all rounds together have this ε and δ."""
-        rounds = self.rounds or RECORD_ROUNDS
-        share = self.sampling or record_share(self.epsilon, self.delta, rounds)
-        return make_scheme(
-            RECORD,
-            dim=dim,
-            epsilon=self.epsilon,
-            bytes=None if self.bytes == Settings.bytes else self.bytes,
-            delta=self.delta,
-            reports=rounds,
-            rate=share,
-            batching=self.batching,
-            records=max(1.0, share * self.records),
-            **self.options,
-        )
+        known = (self.epsilon, self.delta, self.rounds or RECORD_ROUNDS, self.records)
+        options = {**silo_options(*known, share=self.sampling, batching=self.batching), **self.options}
+        return make_scheme(RECORD, dim=dim, epsilon=self.epsilon, bytes=self.bytes or None, **options)
 
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        options, few = {**self.options, **code, **average}, min(self.bytes, 4 * scheme.dim)
         if scheme.sums_records:
-            privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
-            share = privacy.rate / privacy.turns
-            return dataclasses.replace(self, decay=decay, bytes=few, sampling=share, rounds=privacy.reports)
-        named = self.scheme if self.own_scheme else scheme.name
+            same: dict[str, Any] = {"sampling": scheme.privacy.share, "rounds": scheme.privacy.reports}
+            return dataclasses.replace(self, decay=decay, bytes=-(-scheme.code_bits // 8), **same)
+        named, options = self.scheme if self.own_scheme else scheme.name, {**self.options, **code, **average}
+        few = min(self.budget(scheme.dim), 4 * scheme.dim)
         return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
@@ -276,8 +268,6 @@ class RunConfig(Settings):
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
-        if self.per_record and self.engine == "flower":
-            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
         if self.per_record and (self.once or self.minibatch):
             raise ValueError(
                 f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
@@ -427,8 +417,6 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
         if values["reports"] > 1 and values["participation"] == "all":
             raise ValueError(f"reports = {values['reports']} needs participation = 'once', not 'all'")
     per_record = values.get("scheme") == RECORD
-    if per_record and values.get("bytes") == Settings.bytes:
-        values["bytes"] -= 1  # asked for: the default leaves the size open
     if RunConfig(**values).is_table:
         loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
         usual = {"model": "linear", "scheme": "auto", "loss": loss}

@@ -96,6 +96,8 @@ class Round:
     invalid: list[int] = field(default_factory=list)
     """Nodes that sent nothing, or something other than a report or a refusal."""
     record: Record | None = None
+    model: Any = None
+    """The model as it is sent, and its digest."""
     down: dict[int, int] = field(default_factory=dict)
     """Bytes of the model and request to each node, unless they could not be sent."""
 
