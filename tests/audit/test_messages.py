@@ -10,10 +10,7 @@ from subjects import caught, subject
 
 from sqsgd import Rng, make_scheme, secure_rng, seeded_rng
 from sqsgd.audit import Subject, steps
-from sqsgd.audit.messages import (
-    guessed_directions,
-    message_checks,
-)
+from sqsgd.audit.messages import guessed_directions, message_checks
 from sqsgd.audit.noise import CountingRng, draw_in_every_setting, key_of, rounds_check
 from sqsgd.core import Privacy, records
 from sqsgd.mechanisms import discrete_gaussian

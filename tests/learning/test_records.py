@@ -138,7 +138,7 @@ def test_a_block_holds_the_coordinates_that_are_sent():
     assert total.dim == scheme.mechanism.dim < 7850
     assert np.count_nonzero(scheme.decode(scheme.encode(total, task, seeded_rng(1)), task)) == total.dim
     other = Task(round=5, client=2, seed=9, dim=7850, bound=0.5)
-    with pytest.raises(ValueError, match="a sum of other coordinates"):
+    with pytest.raises(ValueError, match="a sum over other coordinates"):
         scheme.encode(total, other, secure_rng())
     with pytest.raises(ValueError, match="must be the task's bound"):
         record_sum(model, "cross-entropy", batch, 0.7, scheme=scheme, task=task)

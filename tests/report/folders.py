@@ -14,7 +14,7 @@ def write_run(
     ``central``: what the summary says of a central guarantee. ``metric``: the name of an error that falls
     from 1 to ``best``, instead of the accuracy.
     """
-    config = make_config({"scheme": "sqsgd", "rounds": 40, "evaluate_every": 10, **more})
+    config = make_config({"scheme": "sqsgd", "bytes": 256, "rounds": 40, "evaluate_every": 10, **more})
     done = config.rounds if done is None else done
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config.to_toml())

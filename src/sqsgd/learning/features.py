@@ -326,20 +326,16 @@ def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
+def _in_cells(shape: tuple[int, ...]) -> bool:
+    return [size % CELL for size in shape[1:]] == [0, 0]
+
+
 FEATURES: Mapping[str, Extractor] = {
-    **{
-        name: Extractor(
-            rows=rows, needs=_CELLS, fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0]
-        )
-        for name, rows in (("hog", hog), ("soft-hog", soft_hog))
-    },
-    "font-digits": Extractor(
-        rows=font_digits, needs="grey images of 28 x 28", fits=(1, 28, 28).__eq__, head=font_head
-    ),
+    "hog": Extractor(hog, _CELLS, _in_cells),
+    "soft-hog": Extractor(soft_hog, _CELLS, _in_cells),
+    "font-digits": Extractor(font_digits, "grey images of 28 x 28", (1, 28, 28).__eq__, font_head),
     "efficientnet-lite0": Extractor(
-        rows=efficientnet_rows,
-        needs="colour images with three channels",
-        fits=lambda shape: len(shape) == 3 and shape[0] == 3,
+        efficientnet_rows, "colour images with three channels", lambda s: len(s) == 3 and s[0] == 3
     ),
-    "sentences": Extractor(rows=sentence_rows, needs="texts"),
+    "sentences": Extractor(sentence_rows, "texts", lambda shape: len(shape) == 1),
 }

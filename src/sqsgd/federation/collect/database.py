@@ -18,7 +18,7 @@ _BUSY_SECONDS = 30
 
 _TABLES = """
 CREATE TABLE study (id TEXT PRIMARY KEY, shapes TEXT NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL,
-  ending INTEGER NOT NULL, deadline {real} NOT NULL);
+  deadline {real} NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, content {blob} NOT NULL, record TEXT);
 CREATE TABLE counts (round INTEGER, code BIGINT, count BIGINT NOT NULL, PRIMARY KEY (round, code)){packed};
 CREATE TABLE spent (token TEXT PRIMARY KEY){packed};

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +35,7 @@ from sqsgd.federation.collect.tokens import (
 from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.schemes import make_scheme
 
+Gradient = Callable[[Vector], npt.ArrayLike]
 Transport = Callable[[str, bytes | None, Mapping[str, str]], bytes]
 """Sends a body (None: GET) with headers to an address; returns the answer or raises ``ServiceRefused``."""
 _MOST_DIM, _MOST_TEXT = 1 << 24, 1 << 20
@@ -194,7 +195,7 @@ class Device:
     def report(
         self,
         url: str,
-        gradient: Callable[[Vector], npt.ArrayLike],
+        gradient: Gradient,
         *,
         invitation: str | None = None,
         study: str | None = None,
@@ -234,29 +235,46 @@ class Device:
             self._keep(everything)  # before any request that depends on it
         terms, reports = Terms(kept["study"].encode()), kept["reports"]
         _check_cost(terms, max_epsilon)
+        visit = _Visit(url, terms, self._transport, self._clock())
         if "token" not in reports[0]:
-            self._join(url, terms, reports, invitation)
+            visit.join(reports, invitation)
             self._keep(everything)
-        ask = _Asking(url, terms, self._transport, self._clock())
         for number, each in enumerate(reports):
             if each["state"] == "waiting" and self._clock() >= each.get("due", 0.0):
                 if "body" not in each:
-                    self._make(ask, terms, number, each, gradient)
+                    visit.make(each, partial(self._pay, terms, number), gradient)
                     self._keep(everything)  # before it is sent
                 if "body" in each and each["state"] == "waiting":
-                    each["state"] = _sent(ask, each["body"])
+                    each["state"] = visit.send(each["body"])
                     self._keep(everything)
         return _summary(terms, reports, self._clock())
 
-    def _join(self, url: str, terms: Terms, reports: list[dict[str, Any]], invitation: str | None) -> None:
+    def _pay(self, terms: Terms, number: int, task: Task) -> None:
+        """A report's place in the study is paid for once, whatever a server says about rounds."""
+        self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
+
+    def _keep(self, everything: dict[str, Any]) -> None:
+        """On the disk when it returns, and readable by this user alone."""
+        put(prepared(self._reports, json.dumps(everything).encode()), self._reports)
+
+
+class _Visit:
+    """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
+
+    def __init__(self, url: str, terms: Terms, transport: Transport, now: float) -> None:
+        self._url, self._terms, self._transport, self._now = url, terms, transport, now
+        self._keys = b""
+
+    def join(self, reports: list[dict[str, Any]], invitation: str | None) -> None:
         """Tokens for all reports: blinded, signed, verified. A repeated request has the same bytes."""
+        terms = self._terms
         blinds = [(terms.input(bytes.fromhex(each["nonce"])), int(each["blind"], 16)) for each in reports]
         salts = [bytes.fromhex(each["salt"]) for each in reports]
         requests = (terms.key.request(text, salt, r) for (text, r), salt in zip(blinds, salts, strict=True))
         headers = {"Content-Type": "application/private-token-request"}
         if invitation is not None:
             headers["Authorization"] = f"Bearer {invitation}"
-        answer = self._transport(f"{url}/token", b"".join(requests), headers)
+        answer = self._transport(f"{self._url}/token", b"".join(requests), headers)
         parts = [answer[i : i + ANSWER_BYTES] for i in range(0, len(answer), ANSWER_BYTES)]
         try:
             tokens = [terms.key.token(text, part, r) for (text, r), part in zip(blinds, parts, strict=True)]
@@ -267,16 +285,9 @@ class Device:
                 del each[name]
             each["token"] = base64url(token)
 
-    def _make(
-        self,
-        ask: _Asking,
-        terms: Terms,
-        number: int,
-        each: dict[str, Any],
-        gradient: Callable[[Vector], npt.ArrayLike],
-    ) -> None:
+    def make(self, each: dict[str, Any], pay: Callable[[Task], None], gradient: Gradient) -> None:
         """Make a report if its round is open; if that is over, it is missed."""
-        known = ask.json("/round")
+        terms, known = self._terms, self._json("/round")
         now, state = known.get("round"), known.get("state")
         if known.get("study") != terms.id:
             raise StudyRefused(f"the service is now that of another study, {known.get('study')!r}")
@@ -287,10 +298,8 @@ class Device:
         if state != "open" or now != each["round"]:
             return  # it is averaged, or the clocks differ
         task = terms.task(each["round"])
-        weights = ask.weights(task.round)
-        # A report's place in the study is paid for once, whatever a server says about rounds, and before
-        # the app computes: whether it fails or hangs depends on the data.
-        self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
+        weights = self._weights(task.round)
+        pay(task)  # before the app computes: whether it fails or hangs depends on the data
         message = base64url(terms.scheme.encode(_answer(gradient, weights), task, secure_rng()))
         body = {"study": terms.id, "round": task.round, "token": each["token"], "report": message}
         each |= {
@@ -298,17 +307,15 @@ class Device:
             "fingerprint": terms.known["fingerprint"],
         }  # fmt: skip
 
-    def _keep(self, everything: dict[str, Any]) -> None:
-        """On the disk when it returns, and readable by this user alone."""
-        put(prepared(self._reports, json.dumps(everything).encode()), self._reports)
-
-
-class _Asking:
-    """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
-
-    def __init__(self, url: str, terms: Terms, transport: Transport, now: float) -> None:
-        self._url, self._terms, self._transport, self._now = url, terms, transport, now
-        self._keys = b""
+    def send(self, body: str) -> str:
+        """Whether a report was accepted or missed."""
+        try:
+            accepted = self._json("/report", body.encode()).get("accepted") is True
+        except ServiceRefused as error:
+            if error.code not in ("token-spent", "round-over", "closed"):
+                raise
+            accepted = error.code == "token-spent"
+        return "accepted" if accepted else "missed"
 
     def _ask(self, path: str, body: bytes | None = None) -> bytes:
         fields = {} if body is None else {"content-type": "application/json"}
@@ -334,30 +341,19 @@ class _Asking:
             raise _refused(given.status, given.body)
         return given.body
 
-    def json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(found := json.loads(self._ask(path, body)), dict):
                 return found
         raise ServiceRefused(0, f"the answer of {path} is not a JSON object")
 
-    def weights(self, round: int) -> Vector:
+    def _weights(self, round: int) -> Vector:
         """The model of a round, checked before it meets any data."""
         content = self._ask(f"/model/{self._terms.id}/{round}")
         try:
             return checks.vector("weights", np.frombuffer(content, "<f4"), self._terms.scheme.dim)
         except ValueError as error:
             raise StudyRefused(f"the model is invalid: {error}") from None
-
-
-def _sent(ask: _Asking, body: str) -> str:
-    """Send a report; whether it counts."""
-    try:
-        accepted = ask.json("/report", body.encode()).get("accepted") is True
-    except ServiceRefused as error:
-        if error.code not in ("token-spent", "round-over", "closed"):
-            raise
-        accepted = error.code == "token-spent"
-    return "accepted" if accepted else "missed"
 
 
 def _named(invitation: str | None) -> str | None:
@@ -395,7 +391,7 @@ def _summary(terms: Terms, reports: list[dict[str, Any]], now: float) -> dict[st
     return {"study": terms.id, **counted, "seconds": max(min(waiting) - now, soon) if waiting else None}
 
 
-def _answer(gradient: Callable[[Vector], npt.ArrayLike], weights: Vector) -> Vector:
+def _answer(gradient: Gradient, weights: Vector) -> Vector:
     """The app's gradient, or zeros where it fails: whether it fails depends on the user's data."""
     try:
         return checks.vector("gradient", gradient(weights.copy()), weights.size)

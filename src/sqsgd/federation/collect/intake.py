@@ -54,12 +54,11 @@ class Stage(NamedTuple):
 
     round: int
     state: str
-    ending: bool
     deadline: float
 
 
 def stage(database: Database) -> Stage:
-    (row,) = database.read("SELECT round, state, ending, deadline FROM study")
+    (row,) = database.read("SELECT round, state, deadline FROM study")
     return Stage(*row)
 
 

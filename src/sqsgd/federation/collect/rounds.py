@@ -43,7 +43,6 @@ from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
-_CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
@@ -53,7 +52,7 @@ def begin(
     """Fill an empty database, in a transaction of the caller."""
     database.create()
     shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
-    database.write("INSERT INTO study VALUES (?, ?, 0, ?, 0, ?)", study.id, shapes, intake.OPENED, first)
+    database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
     _write_state(database, initial_state(weights, study), study.begins)
     _write_key(database, 1, signer)
 
@@ -109,8 +108,7 @@ def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = No
     if at.state == intake.OPENED:
         if not _over(database, study, at, database.now()):
             return False
-        with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
-            database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
+        _close(database, at)
     with database.stepping() as alone:
         return alone and step(database, study)
 
@@ -141,17 +139,20 @@ def _alone(database: Database) -> Iterator[None]:
 
 def end_study(database: Database, study: Study) -> int:
     """End the study now. The current round counts if it has enough reports; returns how many it left out."""
-    while (at := stage(database)).state != intake.ENDED:
-        with database.transaction(alone=True):  # a worker that is taking a step will see it
-            database.write("UPDATE study SET ending = 1")
-            database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
-        with _alone(database):
-            step(database, study)
+    with _alone(database):
+        _close(database, stage(database))
+        step(database, study, ending=True)
     return sum(line.get("left_out", 0) for line in _records(database)[-1:])
 
 
-def step(database: Database, study: Study) -> bool:
-    """Average the round that is closing and begin the next; False if another process did.
+def _close(database: Database, at: Stage) -> None:
+    with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
+        close = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
+        database.write(close, intake.CLOSING, at.round, intake.OPENED)
+
+
+def step(database: Database, study: Study, *, ending: bool = False) -> bool:
+    """Average the round that is closing and begin the next, or none; False if another process did.
 
     With too few reports the model stays as it is.
     """
@@ -168,7 +169,7 @@ def step(database: Database, study: Study) -> bool:
         line = {**dataclasses.replace(record, **times).to_dict(), "asked": study.expected}
         counted = "averaged"
     with database.transaction(alone=True):
-        ending = at.ending or stage(database).ending or after.round == study.rounds
+        ending = ending or after.round == study.rounds
         then, late = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
         deadline = study.opens(after.round + 1) if study.visits == DRAWN else late
         if not database.write(
