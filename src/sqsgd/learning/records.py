@@ -109,20 +109,11 @@ def silo_sum(
     random: bool = False,
     drops: bool = False,
 ) -> tuple[Losses, RecordSum]:
-    """The sum of the records that a silo draws for one report, with its own generator.
+    """The losses and the sum of the records that a silo draws for one report.
 
-    Args:
-        model: The model, with the weights of the round.
-        objective: The loss.
-        count: Of the silo's records.
-        take: Inputs and labels of the records with these numbers.
-        scheme: It says how records are drawn.
-        task: The round's.
-        rng: Draws the records, and then the noise.
-        key: Of the turns, if records take turns.
-        normalise: As in ``record_sum``.
-        random: The model draws numbers: torch is seeded by ``rng``.
-        drops: A record whose gradient fails is left out, as one with NaN is.
+    ``take`` gives inputs and labels by their numbers below ``count``. ``rng`` draws the records, and then the
+    noise; ``key`` is of the turns, if records take turns. ``random``: the model draws numbers, and torch is
+    seeded by ``rng``. ``drops``: a record whose gradient fails is left out, as one with NaN is.
     """
     privacy = scheme.privacy
     if privacy.turns > 1:

@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, final
@@ -47,17 +47,14 @@ class Kept:
     residual: Vector | None = None
     answered: int = 1
     """Requests of this training so far."""
-    key: bytes = b""
-    """Per record: of the turns in which records are used."""
-    turn_data: str = ""
-    """A digest of the records that take turns."""
+    turns: Mapping[str, str] = field(default_factory=dict)
+    """Where records take turns: ``key``, by which they do, and ``data``, a digest of the records."""
 
     def to_bytes(self) -> bytes:
         """A checksum, one line of JSON, and the residual."""
         shape = None if self.residual is None else self.residual.shape
         about: dict[str, Any] = {"request": self.request.to_fields(), "payload": self.payload.hex()}
-        about |= {"residual": shape, "answered": self.answered}
-        about |= {"key": self.key.hex(), "turn_data": self.turn_data}
+        about |= {"residual": shape, "answered": self.answered, "turns": dict(self.turns)}
         residual = b"" if self.residual is None else self.residual.tobytes()
         content = json.dumps(about).encode() + b"\n" + residual
         return hashlib.blake2b(content, digest_size=32).digest() + content
@@ -72,8 +69,8 @@ class Kept:
             residual = np.frombuffer(rest, np.float32).reshape(about["residual"]).copy()
         payload = bytes.fromhex(about["payload"])
         request, answered = Request.from_fields(about["request"]), int(about["answered"])
-        turns = {"key": bytes.fromhex(about["key"]), "turn_data": about["turn_data"]}
-        return cls(request=request, payload=payload, residual=residual, answered=answered, **turns)
+        same = {"residual": residual, "answered": answered, "turns": about["turns"]}
+        return cls(request=request, payload=payload, **same)
 
 
 class NodeState(Protocol):
@@ -231,21 +228,17 @@ class Node:
             rng = self._rng(request.task)
             asked = Asked(
                 request=request, scheme=scheme, structure=structure, weights=weights, rng=rng,
-                warn=self.log.warning, **self._turns(scheme, request, kept),
+                warn=self.log.warning, turns=self._turns(scheme, request, kept),
             )  # fmt: skip
             # From here on, only the report may depend on data.
             self.state.pay(scheme, request)
             gradient, failed = self._compute(compute, asked)
             payload, residual, unfit = self._encode(asked, gradient, None if kept is None else kept.residual)
             answered = 1 if kept is None else kept.answered + 1
-            turns: dict[str, Any] = {"key": asked.key, "turn_data": asked.turn_data}
-            self.state.write(
-                Kept(request=request, payload=payload, residual=residual, answered=answered, **turns)
-            )
-            about: dict[str, Any] = {
-                "zero": failed or unfit,
-                "left_out": asked.total.dropped if asked.total else 0,
-            }
+            same: dict[str, Any] = {"residual": residual, "answered": answered, "turns": asked.turns}
+            self.state.write(Kept(request=request, payload=payload, **same))
+            zero, left_out = failed or unfit, asked.total.dropped if asked.total else 0
+            about = {"zero": zero, "left_out": left_out}
             about = {name: value for name, value in about.items() if value}
             self._note(request, payload, spent(scheme.privacy, 1), **about)
         return payload
@@ -254,7 +247,7 @@ class Node:
         seed = None if self.simulation is None else self.simulation.seed
         return secure_rng() if seed is None else seeded_rng(noise_seed(seed, task.round, task.client))
 
-    def _turns(self, scheme: Scheme, request: Request, kept: Kept | None) -> dict[str, Any]:
+    def _turns(self, scheme: Scheme, request: Request, kept: Kept | None) -> dict[str, str]:
         """The key by which records take turns, and a digest of the records that this turn began with."""
         turns, round = scheme.privacy.turns, request.task.round
         if turns == 1:
@@ -262,16 +255,16 @@ class Node:
         if self.simulation is not None and self.simulation.seed is not None:
             from sqsgd.learning.records import seeded_turns
 
-            return {"key": seeded_turns(self.simulation.seed, request.task.client)}
+            return {"key": seeded_turns(self.simulation.seed, request.task.client).hex()}
         if kept is None:
             if round % turns:
                 raise Refused(
                     f"round {round} is not the first of its turn of {turns} rounds, and this node does not "
                     "know which records were used in the others: it begins with the next turn"
                 )
-            return {"key": secrets.token_bytes(32)}
+            return {"key": secrets.token_hex(32)}
         same = kept.request.task.round // turns == round // turns
-        return {"key": kept.key, "turn_data": kept.turn_data if same else ""}
+        return dict(kept.turns) if same else {"key": kept.turns["key"]}
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,8 @@ class Asked:
     structure: Structure
     weights: Vector
     rng: Rng
-    key: bytes = b""
-    """Of the turns, if records take turns."""
-    turn_data: str = ""
-    """A digest of the records that the turn began with; empty: it begins."""
+    turns: dict[str, str] = field(default_factory=dict)
+    """Where records take turns: the ``key``, and a digest of the ``data`` with which this turn began."""
     warn: Any = None
     total: RecordSum | None = None
 
@@ -89,13 +87,13 @@ def sum_records(
     records.check_records(model, loss, records.made_up(inputs, labels))
     if asked.scheme.privacy.turns > 1:
         data = _digest(inputs, labels)
-        if asked.turn_data not in ("", data):
+        if asked.turns.setdefault("data", data) != data:
             raise ValueError("the records, or their order, differ from those that the turn began with")
-        asked.turn_data = data
     take = partial(records.taken, inputs, labels)
     losses, asked.total = records.silo_sum(
         model, loss, len(inputs), take, asked.scheme, asked.request.task, asked.rng,
-        key=asked.key, normalise=asked.request.normalise, random=random, drops=True,
+        key=bytes.fromhex(asked.turns.get("key", "")), normalise=asked.request.normalise, random=random,
+        drops=True,
     )  # fmt: skip
     return losses
 
