@@ -37,8 +37,13 @@ def draw(path: Path = PICTURE) -> None:
     title = "MNIST, 60,000 users, fixed features, δ = 10⁻⁶: means over seeds"
     curves = (
         (sorted(points(TRUSTED)), "a server that sees all gradients", LIGHT.series[1], "s--"),
-        (sorted(points(SEVERAL)), "several reports per user (reports x ε), local noise", LIGHT.series[2], "o"),
-        (sorted(points(ONCE)), "one report per user, local noise", LIGHT.series[0], "^-"),
+        (
+            sorted(points(SEVERAL)),
+            "several reports per user (number x ε), local",
+            LIGHT.series[2],
+            "o",
+        ),
+        (sorted(points(ONCE)), "one report per user, local", LIGHT.series[0], "^-"),
     )
     with axes_for(path, height=4.8, x="central ε (log scale)", title=title) as axes:
         for found, label, colour, style in curves:
