@@ -2,7 +2,7 @@
 
     python benchmarks/collect_load.py                        # SQLite, one worker
     python benchmarks/collect_load.py --relay                # sealed, through relay and front (nginx)
-    python benchmarks/collect_load.py --postgres --workers 2   # PostgreSQL, which it starts itself
+    python benchmarks/collect_load.py --postgres --workers 2   # PostgreSQL, started here; or with --relay
 
 Tokens and reports of 3,920 weights are made, and sealed, beforehand. Afterwards the database must hold the
 counts of exactly the reports that were confirmed. The generator runs on the same cores as the service. It
@@ -130,7 +130,9 @@ def measure(*, reports, connections, workers, relay, url=""):
         running = [stack.enter_context(worker(folder)) for _ in range(workers)]
         urls, path, kind = [each.url for each in running], "/report", JSON["content-type"]
         if relay:
-            front = stack.enter_context(nginx(place / "front", FRONT, urls[0], free_port()))
+            servers = "".join(f"server {each.removeprefix('http://')}; " for each in urls)
+            text = FRONT.replace("server 127.0.0.1:8080; ", servers)
+            front = stack.enter_context(nginx(place / "front", text, urls[0], free_port()))
             urls = [stack.enter_context(nginx(place / "relay", RELAY, front, free_port()))]
             keys = ask(urls[0], "GET", "/digits")[1]
             requests, openers = zip(*(sealed(study, keys, body) for body in requests), strict=True)

@@ -28,8 +28,8 @@ from typed import typed
 
 from sqsgd import secure_rng
 from sqsgd.federation.collect import oblivious
+from sqsgd.runs.train import load_problem
 from sqsgd.training.settings import load_config
-from sqsgd.training.train import load_problem
 
 CONFIG = Path(__file__).parents[1] / "experiments/once-mnist.toml"
 CONNECTIONS = 100

@@ -22,9 +22,9 @@ from statistics import fmean
 
 from sqsgd._internal.files import write_atomically
 from sqsgd.learning.datasets import Dataset, load_dataset
+from sqsgd.runs import train as runner
 from sqsgd.schemes import SCHEMES
 from sqsgd.training import initial_state, run
-from sqsgd.training import train as runner
 from sqsgd.training.settings import RunConfig
 
 GRID = tuple(round(step * 10.0**power, 6) for power in range(-5, 3) for step in (1, 3))

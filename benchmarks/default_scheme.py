@@ -20,8 +20,8 @@ from typing import Any
 
 from sqsgd._internal.files import write_atomically
 from sqsgd.learning.datasets import Dataset, load_dataset
+from sqsgd.runs import train as runner
 from sqsgd.training import initial_state, run
-from sqsgd.training import train as runner
 from sqsgd.training.settings import RunConfig
 
 PARTITIONS = {"IID": "iid", "Dirichlet 0.1": "dirichlet:0.1", "one class": "shards:1"}

@@ -20,10 +20,10 @@ import numpy as np
 from sqsgd import secure_rng
 from sqsgd.core.task import Tasks
 from sqsgd.federation.collect.study import make_study
+from sqsgd.runs.train import load_problem
 from sqsgd.training import initial_state, server_step
 from sqsgd.training.algorithm import task_for
 from sqsgd.training.settings import load_config
-from sqsgd.training.train import load_problem
 
 CONFIG = Path(__file__).parents[1] / "experiments/once-mnist.toml"
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
@@ -114,7 +114,7 @@ def main() -> None:
     problem = load_problem(config)
     study = make_study(
         {"name": "liars", "dim": problem.dim, "users": problem.clients, "softmax": True,
-         "epsilon": chosen.epsilon}, ""
+         "epsilon": chosen.epsilon}
     )  # fmt: skip
     mean, most = pull(study)
     print(f"a liar's report moves the sum by {mean:.2f} bounds on average, {most:.2f} at most")

@@ -51,7 +51,9 @@ def trained(
     The first ``users`` rows are users, with the noise of so many, or of ``noise_of`` if that is given.
     """
     numbers = np.random.default_rng(seed)
-    weights, velocity, total = (np.zeros((rows.shape[1], 10), np.float32) for _ in range(3))
+    weights, velocity, total = (
+        np.zeros((rows.shape[1], int(labels.max()) + 1), np.float32) for _ in range(3)
+    )
     weights = weights if start is None else start
     rounds, bound, momentum = int(chosen["rounds"]), chosen["bound"], chosen["momentum"]
     energy = 1 + sphere_cap(weights.size, epsilon).error

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sqsgd import training
-from sqsgd.training import train as runner
+from sqsgd.runs import train as runner
 from sqsgd.training.settings import make_config
 
 parser = argparse.ArgumentParser(description=__doc__)

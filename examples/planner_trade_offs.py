@@ -36,13 +36,13 @@ plt.show()
 # ## Codes: which coordinates, signs or levels
 #
 # A sparse code names a few coordinates of the rotated gradient, each with its sign, in 91 of the 256 bytes.
-# The same bytes can hold the signs of many coordinates, or more levels of fewer coordinates. The paper uses
-# 16 levels.
+# The same bytes can hold the signs of many coordinates, or more levels of fewer coordinates.
 # %%
 chosen = sqsgd.plan(dim=DIM, epsilon=400.0, bytes=256, clients=10)
 print(f"{chosen.count} signed coordinates of {chosen.coordinates}: error {chosen.nmse:.0f}")
-for other in (*chosen.alternatives, chosen.paper):
-    print(f"{other.name:40} {other.coordinates:5} coordinates, error {other.nmse:8.0f}")
+for levels in (2, 3, 4, 8, 16):
+    other = sqsgd.make_scheme("sqsgd-stateless", dim=DIM, epsilon=400.0, bytes=256, levels=levels)
+    print(f"{levels:2} levels of {other.mechanism.dim:5} coordinates: error {other.nmse:8.0f}")
 # %% [markdown]
 # ## Clients against ε
 #

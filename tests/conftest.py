@@ -49,7 +49,6 @@ SLOW = (
     "test_examples.py",
     "test_packaging.py",
     "privacy/test_planner.py",
-    "test_site.py",
     "test_snippets.py",
     "training/test_order.py",
     "training/test_python_api.py",
@@ -86,7 +85,7 @@ def _secrets_apart(tmp_path_factory):
 @pytest.fixture
 def one_process(monkeypatch):
     """Sweeps train in this process, because others would have to load torch first."""
-    from sqsgd.training import sweep
+    from sqsgd.runs import sweep
 
     class Here(Executor):
         def __init__(self, _jobs, _context, _begin, shared):

@@ -136,8 +136,8 @@ def read(arguments):
 
 def check_toml(text):
     """A configuration of a run or of a sweep."""
+    from sqsgd.runs.sweep import make_sweep
     from sqsgd.training.settings import make_config
-    from sqsgd.training.sweep import make_sweep
 
     values = tomllib.loads(text)
     if "arms" in values or "panels" in values:

@@ -88,7 +88,7 @@ def test_the_wheel_holds_the_package_its_types_and_the_papers_figures(built):
     names = set(zipfile.ZipFile(built[1]).namelist())
     assert {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")} <= names
     assert "sqsgd/py.typed" in names
-    assert "sqsgd/training/figures/figure3-tradeoff.toml" in names
+    assert "sqsgd/runs/figures/figure3-tradeoff.toml" in names
     assert not [name for name in names if name.startswith(("tests/", "docs/", "examples/"))]
 
 

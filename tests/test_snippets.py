@@ -1,11 +1,13 @@
-"""Runs every command and every snippet of the documentation, as described in tests/snippets.py."""
+"""Every command and snippet of the documentation runs (tests/snippets.py), and the site builds."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 from snippets import ELSEWHERE, EXECUTED, ROOT, Block, blocks, pages, run_block
 
-from sqsgd.training import sweep
+from sqsgd.runs import sweep
 
 RUN = [page for page in pages() if page not in ELSEWHERE and blocks(page)]
 
@@ -65,3 +67,18 @@ def test_the_pages_that_other_tests_run_exist():
 def test_a_wrong_block_fails(block, words, small):
     with pytest.raises(Exception, match=words):
         run_block(block, small)
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("mkdocs", reason="the docs extra is not installed")
+    pytest.importorskip("flwr", reason="the flower extra is not installed")
+    offline = "import socket\ndef refused(*_): raise OSError('the build asked for the network')\n"
+    offline += "socket.socket.connect = socket.getaddrinfo = refused\n"
+    (tmp_path / "sitecustomize.py").write_text(offline)
+    path = f"{tmp_path}:{ROOT / 'src'}"
+    environment = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    command = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

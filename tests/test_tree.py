@@ -6,7 +6,9 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src/sqsgd"
 LAYERS = (
     ("cli",),
-    ("report", "audit", "federation"),
+    ("runs",),
+    ("audit", "federation"),
+    ("report",),
     ("training",),
     ("learning", "privacy"),
     ("schemes",),
@@ -17,15 +19,9 @@ LAYERS = (
 """From the top down. A room imports rooms of lower layers; within ``federation``, see INSIDE."""
 INSIDE = {"deploy": {"flower", "node"}, "flower": {"node"}, "nvflare": {"node"}, "collect": {"node"}}
 """What each part of ``federation`` may import of the others."""
-ALLOWED = {
-    ("audit/audit_page", "report"),  # its page is built from the report's parts
-    ("training/train", "report"),  # a finished run has a page
-    ("training/train", "federation"),  # engine = "flower" runs on Flower's simulation
-}
-"""Modules that import a room beside or above them, when they are called."""
 ONLY_IN = {
     "numba": ("_internal/kernels/",),
-    "torch": ("learning/", "audit/inversion", "training/train"),
+    "torch": ("learning/", "runs/train"),
     "flwr": ("federation/flower/",),
     "nvflare": ("federation/nvflare/",),
     "vl_convert": ("report/",),
@@ -69,7 +65,7 @@ def may_import(name, imported):
     if layer(other) is None:
         return room == "cli"  # which uses the public names
     if room != other:
-        return layer(other) > layer(room) or (name, other) in ALLOWED
+        return layer(other) > layer(room)
     if room == "federation" and len(inner) > 1 and rest and rest[0] != inner[0]:
         return rest[0] in INSIDE.get(inner[0], ())
     return True

@@ -112,7 +112,7 @@ def _schemes() -> dict[str, Scheme]:
             mechanism=_sparse(128, 12, 5, 4, 20.0, None),
         ),
         "sparse-block": Scheme(
-            name="sqsgd", dim=150, transforms=block, residual=True,
+            name="sqsgd", dim=150, transforms=block, keeps_state=True,
             mechanism=_sparse(64, 24, 9, 6, 10.5, ScalarDP(maximum=1.0, epsilon=2.0, levels=2)),
         ),
         "sparse-dense": Scheme(
@@ -120,7 +120,7 @@ def _schemes() -> dict[str, Scheme]:
             mechanism=_sparse(8, 6, 5, 3, 3.0, None),
         ),
         "signs-block": Scheme(
-            name="sqsgd", dim=100, transforms=block, residual=True, mechanism=_signs(64, 63, 46.0, symbol)
+            name="sqsgd", dim=100, transforms=block, keeps_state=True, mechanism=_signs(64, 63, 46.0, symbol)
         ),
         "signs-sample": Scheme(
             name="sqsgd-stateless", dim=300, transforms=sample,

@@ -114,34 +114,33 @@ def _cell(text: str) -> str:
 
 def configuration() -> str:
     """Every key of a run's TOML file, with its meaning, type and default."""
-    from sqsgd.cli import app
-    from sqsgd.training.settings import RunConfig, Settings, make_config
+    from sqsgd.training.settings import FIELDS, RunConfig, Settings, make_config
 
-    train = next(command for path, command in walk(typer.main.get_command(app), ()) if path == ("train",))
-    helps = {str(each.name).removesuffix("_"): getattr(each, "help", "") for each in train.params}
     lines = ["| key | meaning | type | default |", "|---|---|---|---|"]
     described = {**field_docstrings(Settings), **field_docstrings(RunConfig)}
     defaults = dataclasses.asdict(make_config({}))
     for field in dataclasses.fields(RunConfig):
-        text = described.get(field.name) or helps.get(field.name)
+        text = described.get(field.name)
         if not text:
-            raise Undocumented(f"RunConfig.{field.name} has no docstring, and `sqsgd train` no help for it")
+            raise Undocumented(f"RunConfig.{field.name} has no description")
         default = json.dumps(defaults[field.name])  # these are also TOML
-        kind = str(field.type)
-        kind = "table" if kind.startswith("dict") else "str" if kind.startswith("Literal") else kind
+        kind = getattr(FIELDS[field.name], "__name__", "")
+        kind = "table" if kind == "dict" else kind
         lines.append(f"| `{field.name}` | {_markdown(_cell(text))} | {kind} | `{default}` |")
     return "\n".join(lines)
 
 
 def field_docstrings(cls: type) -> dict[str, str]:
-    """The docstrings of a class's fields, which Python itself discards."""
+    """What annotations say of a class's fields, and the docstrings below them, which Python discards."""
     (body,) = (node.body for node in ast.walk(_tree(cls)) if isinstance(node, ast.ClassDef))
     found = {}
     for node, after in itertools.pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            texts = [each.value for each in ast.walk(node.annotation) if isinstance(each, ast.Constant)]
             value = after.value if isinstance(after, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[node.target.id] = inspect.cleandoc(value.value)
+            texts += [value.value] if isinstance(value, ast.Constant) else []
+            if text := " ".join(each for each in texts if isinstance(each, str)):
+                found[node.target.id] = inspect.cleandoc(text)
     return found
 
 

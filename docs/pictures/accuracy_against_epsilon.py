@@ -24,8 +24,8 @@ ROW = re.compile(
 )
 PRETRAINED_ROW = re.compile(r"^\| (\d+) \| ([\d.]+) \| .* \| \*\*([\d.]+) %\*\* ± ([\d.]+) \|", re.MULTILINE)
 LINES = (
-    (PRETRAINED, r"which recognises ([\d.]+) % of MNIST's test images before any", "before any report"),
-    (PRETRAINED, r"the same 40 rounds reach ([\d.]+) %", "without privacy"),
+    (PRETRAINED, r"recogni[sz]es\s+([\d.]+)\s+% of", "before any report"),
+    (PRETRAINED, r"same\s+40\s+rounds\s+achieve\s+([\d.]+)\s+%", "without privacy"),
     ("MNIST", r"not private \(`--scheme fedsgd --bytes 15680`\) \| ([\d.]+)", "without privacy"),
 )
 """Accuracies that need no report, or no privacy: the data, where the page has them, and their names."""

@@ -67,10 +67,10 @@ def difference(left: Curve, right: Curve) -> tuple[float, float]:
 
 
 _RANGE = (
-    "A range of ± 10 leaves most levels unused: the adaptive bound, which follows the largest rotated "
-    "coordinate, stays below 3 ([results](large-epsilon.md#conclusions)). The baselines are stronger here "
-    "than in their papers: they have a rotation, a range of three standard deviations and the optimal number "
-    "of coordinates."
+    "With a range of ± 10 most of the levels are not used, because the adaptive bound, which follows the "
+    "largest rotated coordinate, stays below 3 ([results](large-epsilon.md#conclusions)). In addition, our "
+    "baselines are stronger than in their papers, because they use a rotation, a range of three standard "
+    "deviations and the optimal number of coordinates."
 )
 
 
@@ -136,7 +136,7 @@ CLAIMS: dict[str, list[Claim]] = {
             better=("sqsgd-paper",),
             worse=("vqsgd",),
             comparable=True,
-            why="vqSGD's rate at ε = 400 is too large (see below): its verdict there is weak.",
+            why="The learning rate of vqSGD at ε = 400 is too large (see below), so this verdict is weak.",
         ),
         _adaptive("sqsgd-paper"),
     ],

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqsgd.runs.sweep import Cell, Sweep, choose, load_sweep, summary_of
 from sqsgd.training.summary import mean_interval
-from sqsgd.training.sweep import Cell, Sweep, choose, load_sweep, summary_of
 
 FOLDER = Path(__file__).parents[1] / "assets" / "reproduction"
 FEWEST = 3  # seeds for an interval

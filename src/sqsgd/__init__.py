@@ -30,10 +30,10 @@ from sqsgd.privacy.certificate import (
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
+from sqsgd.runs.estimators import PrivateClassifier, PrivateRegressor
+from sqsgd.runs.train import TrainedRun, run, train
 from sqsgd.schemes import SCHEMES, make_scheme
-from sqsgd.training.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.training.settings import RunConfig
-from sqsgd.training.train import TrainedRun, run, train
 
 if TYPE_CHECKING:
     from sqsgd.learning.records import record_sum

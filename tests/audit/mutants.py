@@ -290,7 +290,7 @@ def Leaking(self, x, task, rng):
     """64 bytes of unsent coordinates replace codes in a well-formed message."""
     codes, *rest = Scheme.randomize(self, x, task, rng)
     column = self.mechanism.layout[0]
-    waiting = np.delete(x, self.transforms[0].coordinates(task, self.dim) if self.residual else [])
+    waiting = np.delete(x, self.transforms[0].coordinates(task, self.dim) if self.keeps_state else [])
     if waiting.size >= 64:
         body = bytes(column.pack(codes))
         codes = column.unpack(memoryview(waiting[:16].astype("<f4").tobytes() + body[64:]))

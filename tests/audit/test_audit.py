@@ -2,16 +2,13 @@
 
 import json
 import re
-import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 from subjects import subject
 
 from sqsgd import SCHEMES, MalformedReport, make_scheme
-from sqsgd.audit import Audit, Finding, Step, Subject, audit, distinguishing, noise, steps
-from sqsgd.audit.audit_page import page, write_audit
+from sqsgd.audit import Audit, Finding, Step, audit, distinguishing, noise
+from sqsgd.audit.audit_page import page
 from sqsgd.audit.checklist import gathered
 from sqsgd.audit.findings import by_test, judged
 
@@ -33,7 +30,7 @@ def short(monkeypatch, generator):
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("name", SCHEMES)
 def test_correct_schemes_pass(name):
-    found = audit(subject(name), inversion=False)
+    found = audit(subject(name))
     assert not found.violated
     json.dumps(found.to_dict(), allow_nan=False)
     promise = make_scheme(name, dim=1000, epsilon=100.0, bytes=64).privacy
@@ -52,7 +49,6 @@ def test_correct_schemes_pass(name):
 @pytest.mark.parametrize(
     ("name", "options", "changes"),
     [
-        ("ldp-fl", {"per_weight": True}, {}),
         ("sqsgd-paper", {"adaptive": True, "norm_epsilon": 1.0, "levels": 3}, {}),
         ("sqsgd", {"levels": 4, "reach": 1.5}, {}),
         ("sqsgd", {"code": "sparse"}, {}),
@@ -63,7 +59,7 @@ def test_correct_schemes_pass(name):
     ],
 )
 def test_unusual_schemes_pass(name, options, changes):
-    found = audit(subject(name, options, **changes), inversion=False)
+    found = audit(subject(name, options, **changes))
     assert found.passed, found.violated
 
 
@@ -103,56 +99,6 @@ def test_nan_violates_its_limit():
     assert outcomes == ["passed", "passed", "violated", "violated", "passed"]
     tests = [by_test("a", ".", (p, 1)).outcome for p in (1.0, 1e-5, 1e-7, 0.0, nan)]
     assert tests == ["passed", "passed", "violated", "violated", "violated"]
-
-
-@pytest.mark.parametrize(("name", "value"), [("trials", 10), ("seed", -1)])
-def test_sizes_are_checked(name, value):
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
-        subject("sqsgd", **{name: value})
-
-
-# ---------------------------------------------------------------- pictures and the page
-
-
-@pytest.mark.parametrize("reason", ["sqsgd[train]", "is too long"])
-def test_inversion_is_skipped_with_a_reason(monkeypatch, reason):
-    """Without torch, or where the model's gradient is longer than the scheme supports."""
-
-    def short(*, dim, epsilon, bytes):
-        if dim > 1000:
-            raise ValueError(f"dim = {dim} is too long")
-        return make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes)
-
-    if reason == "sqsgd[train]":
-        monkeypatch.setitem(sys.modules, "sqsgd.audit.inversion", None)
-    else:
-        pytest.importorskip("torch")
-    case = Subject(name="short", make=short, dim=1000, epsilon=100.0, bytes=64)
-    (finding,) = steps(case)[-1].findings(case)
-    assert finding.outcome == "not applicable"
-    assert reason in finding.sentence
-
-
-def test_pictures_from_a_gradient_and_from_a_report(tmp_path, monkeypatch):
-    """A few steps suffice to distinguish the raw gradient from a report."""
-    torch = pytest.importorskip("torch")
-    from sqsgd.audit import inversion
-
-    monkeypatch.setattr(inversion, "BATCHES", (1,))
-    case = subject("sqsgd", dim=119850, epsilon=400.0, bytes=256)
-    threads = torch.get_num_threads()
-    (finding,) = inversion.inverted_gradients(case, steps=25)
-    assert torch.get_num_threads() == threads
-    assert finding.outcome == "passed"
-    assert finding.measured < 0.8 < finding.limit
-    assert 0.3 < finding.details["cosine"] < 0.6
-    written = write_audit(gathered(case, [finding]), tmp_path)
-    assert [path.name for path in written] == ["audit.html", "audit.json", "pictures-1.png"]
-    assert np.asarray(Image.open(tmp_path / "pictures-1.png")).shape == (3 * 140 + 2 * 8, 140)
-    assert (tmp_path / "audit.html").read_text().count("data:image/png;base64,") == 1
-    picture = torch.rand((1, 1, 28, 28), generator=torch.Generator().manual_seed(1))
-    assert inversion.correlation(picture, picture) == pytest.approx(1.0)
-    assert inversion.correlation(1 - picture, picture) == pytest.approx(-1.0)
 
 
 def test_the_page_loads_nothing_and_escapes_what_it_shows():

@@ -11,7 +11,6 @@ from subjects import subject
 from sqsgd.audit.goodness_of_fit import (
     chance_of_mean,
     g_test,
-    independence_test,
     known_codes,
     match_probabilities,
     pair_probabilities,
@@ -30,18 +29,6 @@ def test_g_test():
     assert g_test([90, 10], [50, 50])[0] < 1e-12
     assert g_test([99, 1], [100, 0])[0] == g_test([0, 0, 50], [25.0, 25.0, 0.0])[0] == 0.0
     assert g_test([999, 1], [1000, 1e-9])[0] == pytest.approx(2e-9)
-
-
-@pytest.mark.parametrize(
-    ("table", "least", "most"),
-    [
-        ([[500, 100], [100, 500]], 0, 1e-12),
-        ([[500, 500, 1], [510, 490, 0]], 0.1, 1),
-        ([[5, 0], [9, 0]], 1, 1),
-    ],
-)
-def test_independence(table, least, most):
-    assert least <= independence_test(table)[0] <= most
 
 
 def test_the_chance_of_a_mean_is_never_too_small():

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sqsgd import SCHEMES, ScalarDP
@@ -80,12 +79,6 @@ def test_every_kind_of_figure_is_measured(monkeypatch):
 
 
 # ---------------------------------------------------------------- times
-
-
-def test_the_area_under_the_curve():
-    times, side = np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True])
-    assert timing.auc(times, side)[0] == timing.auc(times, ~side)[0] == 1.0
-    assert timing.auc(np.ones(4), side)[0] == 0.5
 
 
 def test_a_step_that_takes_longer_on_one_side_is_seen(monkeypatch):

@@ -71,10 +71,3 @@ def test_what_is_wrong_is_said(folder, tmp_path, command, words):
     assert done.code == 2
     assert words in done.error
     assert "Traceback" not in done.error
-
-
-def test_an_open_study_takes_no_invitations(tmp_path):
-    typed(f"sqsgd collect init {tmp_path}/study --users 8 --rounds 2 --dim 16 --bytes 8 --admission open")
-    done = typed(f"sqsgd collect invite {tmp_path}/study 3")
-    assert (done.code, "open to anybody" in done.error) == (2, True)
-    assert "one person can report often" in typed(f"sqsgd collect status {tmp_path}/study").out

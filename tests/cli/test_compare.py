@@ -4,14 +4,15 @@ import json
 import re
 import signal
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from tiny_runs import SWEEP
 from typed import typed
 
 from sqsgd.cli.output import Ended
-from sqsgd.training import sweep as sweeps
-from sqsgd.training.sweep import FIGURES, Tick, figure_file, load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs.sweep import FIGURES, Tick, experiment_file, load_sweep, make_sweep
 
 command = import_module("sqsgd.cli.compare")
 
@@ -46,12 +47,17 @@ def ran(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rows", "code"), [([ROW], 0), ([ROW, FAILED], 1)])
-def test_a_scheme_without_a_run_ends_with_1(ran, rows, code, tmp_path):
-    done = ran(rows, "--json")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_scheme_without_a_run_ends_with_1(ran, rows, code, as_json, tmp_path):
+    done, page = ran(rows, *["--json"] * as_json), str(tmp_path / "out/report.html")
     assert done.code == code
-    page = str(tmp_path / "out/report.html")
-    assert json.loads(done.out) == {"folder": str(tmp_path / "out"), "page": page, "rows": rows}
-    assert done.error == ""
+    if as_json:
+        assert json.loads(done.out) == {"folder": str(tmp_path / "out"), "page": page, "rows": rows}
+        assert done.error == ""
+        return
+    assert "91.23%" in done.out
+    assert done.out.endswith(f"written to {page}\n")
+    assert done.error.endswith("training: 1 of 2 runs, 1 failed, round 1 of 2,000\n")
 
 
 @pytest.mark.usefixtures("one_process")
@@ -66,23 +72,6 @@ def test_a_sweep_in_which_every_rate_fails_ends_with_its_reason(tmp_path, monkey
     done = typed(["sqsgd", "compare", "--config", sweep, "--out", tmp_path / "out", "--jobs", "1"])
     assert done.code == 1
     assert re.search(r"no run finished, so no page was written: .*levels = 1000", done.error)
-
-
-def test_the_table_and_the_progress_are_printed(ran, tmp_path, capsys):
-    done = ran([{**ROW, "panel": "", "lr_by_rule": True}])
-    for words in ("91.23% ± 1.23", "0.123 (rule)", "95 % confidence interval (Student's t)"):
-        assert words in done.out
-    assert "edge" not in done.out
-    assert "panel" not in done.out  # it is empty
-    assert done.out.endswith(f"written to {tmp_path / 'out/report.html'}\n")
-    assert done.error.endswith("training: 1 of 2 runs, 1 failed, round 1 of 2,000\n")
-    command.print_rows([{**ROW, "lr_at_edge": True}], "A title")
-    assert "(edge)" in capsys.readouterr().out
-    error = {**ROW, "accuracy": None, "metric": "RMSE", "value": 0.4321, "half_width": 0.012}
-    command.print_rows([error], "A title")
-    assert {"RMSE", "0.4321"} <= set(capsys.readouterr().out.split())
-    command.print_rows([error, ROW, FAILED], "A title")
-    assert "result" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -107,27 +96,6 @@ def planned(planned_runs):
 
 def configurations(sweep):
     return [job.config for job in sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})]
-
-
-def test_every_option_of_train_is_taken(planned):
-    given = {
-        "partition": "dirichlet:0.1", "batch": 8, "participation": "5", "features": "hog", "model": "linear",
-        "optimizer": "adam", "decay": "linear", "bound": 2.0, "engine": "local", "clients": 20,
-    }  # fmt: skip
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    words += ["--option", "reach=2.0", "--secure", "--lr", "0.5", "--seed", "4"]
-    sweep = planned("--schemes", "sqsgd,privunit-inf", "--seeds", "2", *words)
-    for config in configurations(sweep):
-        assert {name: getattr(config, name) for name in given} == given
-        assert (config.secure, config.options) == (True, {"reach": 2.0})
-    assert (sweep.rates, sweep.seeds) == ((0.5,), (4, 5))
-
-
-@pytest.mark.parametrize("name", ["figure5-mnist", "experiments/figure5-mnist.toml", "figure1"])
-def test_files_of_the_package_are_found_from_anywhere(planned, monkeypatch, tmp_path, name):
-    monkeypatch.chdir(tmp_path)
-    sweep = planned("--config", name, "--small")
-    assert sweep.title.startswith(f"Figure {name.rpartition('figure')[2][0]}")
 
 
 def test_arms_that_cannot_learn_are_told_before_they_run(ran):
@@ -163,7 +131,7 @@ def test_a_sweep_that_ended_early_says_how_to_go_on(tmp_path, monkeypatch, how, 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figure_of_that_name_is_run_with_the_values_given(planned_runs, name):
     """Called by its name or by its number."""
-    plain = load_sweep(figure_file(FIGURES[name]), small=True)
+    plain = load_sweep(experiment_file(Path(FIGURES[name])), small=True)
     for called in (name, FIGURES[name].partition("-")[0]):
         assert typed(f"sqsgd ablate {called} --rounds 2 --jobs 3 --small").code == 0
         ((sweep, title, out), options) = planned_runs.pop()

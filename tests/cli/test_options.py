@@ -1,10 +1,8 @@
 """Values of options, defaults that help shows, progress, and stopping between rounds."""
 
-import io
 import logging
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -92,20 +90,6 @@ def test_the_second_signal_interrupts():
         assert seen == [signal.SIGINT]
 
 
-def test_two_signals_at_once_are_one_request(capfd):
-    """timeout(1) sends two."""
-    with stopping_between_rounds() as seen:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-        assert seen == [signal.SIGTERM]
-    assert capfd.readouterr().err.count("stopping") == 1
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_nothing_is_silent(capsys, monkeypatch):
     """A step that says nothing is shown again; what the library logs is shown; then all is as before."""
     assert options._SILENT < 2  # seconds
@@ -125,13 +109,3 @@ def test_nothing_is_silent(capsys, monkeypatch):
     with Progress(quiet=True) as progress:
         progress.show("round 1 of 3", 1, 3)
     assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_gets_a_bar(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    with Progress(quiet=False) as progress:
-        progress.show("reading mnist")
-        progress.show("round 1 of 3", 1, 3)
-        time.sleep(0.3)  # the bar is drawn ten times in a second
-    assert "round 1 of 3" in terminal.getvalue()

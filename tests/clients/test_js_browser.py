@@ -13,13 +13,16 @@ import pytest
 pytest.importorskip("pyhpke", reason="needs pip install 'sqsgd[collect]'")
 
 from chromium import Chromium, find_chromium
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import make, served, wait_until
 from javascript import client
 
 from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.intake import task_of
+from sqsgd.federation.collect.oblivious import GatewayKey, sign_keys
 from sqsgd.federation.collect.rounds import full_status, opened
 from sqsgd.federation.collect.service import Service
+from sqsgd.federation.collect.study import GATEWAY_KEY, read_key
 
 EPSILON = 0.5  # so small that a report that is encoded again differs
 PREPARE = """
@@ -84,9 +87,9 @@ class Server:
         shutil.copy(client() / "dist/sqsgd.min.js", folder / "page/sqsgd.js")
         self.asked, answer = [], Service.answer
 
-        async def watched(service, request):
+        async def watched(service, request, **way):
             self.asked.append(request)
-            return await answer(service, request)
+            return await answer(service, request, **way)
 
         patch.setattr(Service, "answer", watched)
         self.url = stack.enter_context(served(folder))
@@ -308,54 +311,66 @@ def test_two_tabs_send_one_report(fresh):
     assert found == [8, [1] * 8, 1]
 
 
-WEIGHTS = ("NaN", "-Infinity", "2e13")
+def changed(known):
+    """An answer with other values than the service's."""
+    return (
+        "(url, options) => usual(url, options).then((answer) => answer.json())"
+        f".then((known) => new Response(JSON.stringify({known})))"
+    )
 
 
-@pytest.mark.parametrize("answer", [*(f"new Float32Array(16).fill({w}, 7, 8)" for w in WEIGHTS), "'short'"])
-def test_a_model_that_could_ask_about_data_is_refused(fresh, answer):
+LIES = [
+    *(("/model", f"() => Promise.resolve(new Response(new Float32Array(16).fill({bad}, 7, 8)))", "study")
+      for bad in ("NaN", "-Infinity", "2e13")),
+    ("/model", "() => Promise.resolve(new Response('short'))", "study"),
+    ("/round", changed("{...known, study: '00'}"), "changed"),
+    ("/round", changed("{...known, round: 1}"), "not one of this study"),
+    ("/round", changed("{...known, round: '0'}"), "not one of this study"),
+    ("/round", changed("null"), "changed"),
+    ("/token", "() => Promise.resolve(new Response(new Uint8Array(256).fill(7)))", "changed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "answer", "said"), LIES)
+def test_a_service_that_lies_learns_nothing(fresh, path, answer, said):
+    """Models that could ask about data, rounds of other studies, tokens of other keys: nothing is paid."""
     device, server = fresh()
-    device.run(f"instead('/model', () => Promise.resolve(new Response({answer})))")
-    assert device.run("report()") == "study"
+    device.run(f"instead('{path}', {answer})")
+    assert said in device.run("report()")
     assert [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)] == [0, 0, 0]
 
 
-CHANGES = {
-    "/study": "{...known, seed: 1}",  # never asked for again
-    "/round": "{...known, study: '00'}",
-    "round out of range": "{...known, round: 1}",
-    "round of another type": "{...known, round: '0'}",
-    "not JSON": "null",
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_service_that_changes_its_study(fresh, change):
-    """The terms are those of the first visit; nothing is paid for others."""
+def test_the_named_and_the_first_study_are_insisted_on(fresh):
     device, server = fresh()
-    device.run("begin().then(() => 0)")
-    path = change if change.startswith("/") else "/round"
-    device.run(
-        f"instead('{path}', (url, options) => usual(url, options).then((answer) => answer.json())"
-        f".then((known) => new Response(JSON.stringify({CHANGES[change]}))))"
-    )
-    found = device.run("report()")
-    if path == "/study":
-        assert found["accepted"] == server.accepted == 1
-    else:
-        assert found == "changed" or "is not one of this study" in found
-        assert [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)] == [0, 0, 0]
-
-
-def test_the_named_study_and_key_are_insisted_on(fresh):
-    device, server = fresh(admission="invited")
     for options in ("{study: '00'}", "{invitation: 'A'.repeat(60)}"):
         assert device.run(f"report(compute, {options})") == "changed"
         assert device.run("parts()") == []
-    assert device.run("report()") == "invitation-invalid"
-    forged = "() => Promise.resolve(new Response(new Uint8Array(256).fill(7)))"
-    device.run(f"instead('/token', {forged})")
-    assert device.run("report()") == "changed"
-    assert [device.run("ledger.spent()"), len(server.bodies)] == [0, 0]
+    device.run("begin().then(() => 0)")
+    device.run(f"instead('/study', {changed('{...known, seed: 1}')})")  # never asked for again
+    assert device.run("report()")["accepted"] == server.accepted == 1
+
+
+def test_a_relay_that_replaces_the_keys_reads_nothing(fresh):
+    """Nothing is sealed with a key that the study did not sign, or not for today."""
+    device, server = fresh(relay="http://127.0.0.1:1/relay")
+    signer, made = read_key(server.folder / GATEWAY_KEY, server.study.gateway_key), GatewayKey(1, bytes(32))
+    gateway = "usual('/.well-known/ohttp-gateway', options)"
+    until = int(time.time()) + 60
+    other = Ed25519PrivateKey.generate()
+    for keys in (
+        made.configuration,
+        sign_keys(made.configuration, until, other),
+        sign_keys(made.configuration, until - 120, signer),
+    ):
+        given = f"Promise.resolve(new Response(Uint8Array.from({list(keys)})))"
+        device.run(f"instead('/relay', (_, options) => options.method === 'GET' ? {given} : {gateway})")
+        assert device.run("report()") == "changed"
+    found = [device.run("computed"), device.run("ledger.spent()"), len(server.bodies)]
+    assert (found, {request.path for request in server.asked} - {"/sqsgd.js", "/"}) == (
+        [0, 0, 0], {"/study", "/token"},
+    )  # fmt: skip
+    device.run(f"instead('/relay', (_, options) => {gateway})")
+    assert device.run("report()")["accepted"] == server.accepted == 1
 
 
 def test_rounds_are_drawn_once_and_kept(start):

@@ -3,10 +3,10 @@
 ``python tests/collect/protocol_vectors.py`` writes them again.
 """
 
-import base64
 import json
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pyhpke import KEMKey, KEMKeyPair
@@ -19,13 +19,14 @@ from sqsgd.federation.collect.oblivious import (
     Request,
     encapsulate,
     pack_answer,
-    pack_keys,
     pack_request,
+    sign_keys,
 )
 from sqsgd.federation.collect.study import DRAWN, Study
-from sqsgd.federation.collect.tokens import TokenKey, challenge, encoded, sign
+from sqsgd.federation.collect.tokens import TokenKey, base64url, challenge, encoded, sign
 
 FILE = Path(__file__).with_name("protocol-vectors.json")
+SIGNER = Ed25519PrivateKey.from_private_bytes(bytes(range(64, 96)))
 RFC = json.loads(Path(__file__).with_name("rfc-vectors.json").read_text())
 
 
@@ -34,10 +35,6 @@ def ephemeral(secret):
     made = X25519PrivateKey.from_private_bytes(secret)
     keys = (KEMKey.from_pyca_cryptography_key(each) for each in (made, made.public_key()))
     return KEMKeyPair(*keys)
-
-
-def text(content):
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def vectors():
@@ -49,7 +46,8 @@ def vectors():
     study = Study(
         name="digits", dim=20, users=60, seed=7, scheme="privunit-index", bytes=8, rounds=4,
         epsilon=4.0, bound=0.5, lr=1.0, begins=1800000000, round_seconds=3600.0, relay=relay,
-        options={"rotation": "round"}, visits=DRAWN, token_key=text(key.der), decay="linear",
+        options={"rotation": "round"}, visits=DRAWN, token_key=base64url(key.der), decay="linear",
+        gateway_key=SIGNER.public_key().public_bytes_raw().hex(),
     )  # fmt: skip
     nonce, salt = bytes(range(32)), bytes(range(100, 148))
     blind = int(RFC["rfc9578"][0]["blind"], 16)
@@ -65,13 +63,13 @@ def vectors():
     from sqsgd.federation.collect.intake import task_of
 
     sealed = scheme.seal((np.array([code], np.uint32),), task_of(study, 2))
-    body = {"study": study.id, "round": 2, "token": text(token), "report": text(sealed)}
+    body = {"study": study.id, "round": 2, "token": base64url(token), "report": base64url(sealed)}
     report = json.dumps(body, separators=(",", ":"))
     secret, device = bytes(range(1, 33)), bytes(range(201, 233))
     gateway_key, nonce_of_answer = GatewayKey(9, secret), bytes(range(16))
     field = {"content-type": "application/json"}
     inner = pack_request(Request("POST", "/report", field, report.encode()), study.request_bytes)
-    capsule, opened = encapsulate(pack_keys([gateway_key]), inner, ephemeral=ephemeral(device))
+    capsule, opened = encapsulate(gateway_key.configuration, inner, ephemeral=ephemeral(device))
     _, seal = Gateway([gateway_key]).open(capsule)
     given = pack_answer(Answer(200, field, b'{"accepted":true,"round":2}'), 1024)
     returned = seal(given, nonce_of_answer)
@@ -79,7 +77,7 @@ def vectors():
     return {
         "study": {"description": study.description.decode(), "id": study.id},
         "token": {
-            "private_key_pem": pem.decode(), "token_key": text(key.der), "token_key_id": key.id.hex(),
+            "private_key_pem": pem.decode(), "token_key": base64url(key.der), "token_key_id": key.id.hex(),
             "challenge": challenge(study.id).hex(), "nonce": nonce.hex(), "salt": salt.hex(),
             "blind_r": f"{blind:x}", "token_input": message.hex(),
             "encoded_message": f"{encoded(message, salt, 2048):0512x}", "request": asked.hex(),
@@ -90,7 +88,9 @@ def vectors():
             "message": sealed.hex(), "body": report,
         },
         "oblivious": {
-            "gateway_private_key": secret.hex(), "keys": pack_keys([gateway_key]).hex(),
+            "gateway_private_key": secret.hex(), "keys": gateway_key.configuration.hex(),
+            "signing_key": SIGNER.private_bytes_raw().hex(), "valid_until": 1800600000,
+            "signed_keys": sign_keys(gateway_key.configuration, 1800600000, SIGNER).hex(),
             "ephemeral_private_key": device.hex(),
             "get_round": pack_request(Request("GET", "/round", {}, b""), study.request_bytes).hex(),
             "inner_request": inner.hex(), "encapsulated_request": capsule.hex(),

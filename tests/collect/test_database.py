@@ -8,7 +8,7 @@ import threading
 import pytest
 from devices import make, wait_until
 
-from sqsgd.federation.collect.database import FILE, Conflict, DatabaseFailed, new_database, open_database
+from sqsgd.federation.collect.database import FILE, Conflict, DatabaseFailed, connect, open_database
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_is_no_database_is_said(tmp_path):
     with pytest.raises(DatabaseFailed, match="not a database"):
         open_database(tmp_path)
     with pytest.raises(ValueError, match="must be a URL such as postgresql"):
-        new_database(tmp_path, "mysql://somewhere")
+        connect(tmp_path, "mysql://somewhere")
 
 
 def test_the_variable_names_the_database(tmp_path, monkeypatch):

@@ -13,14 +13,19 @@ import pytest
 pytest.importorskip("starlette", reason="needs pip install 'sqsgd[collect]'")
 
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import invited, make, served
+from protocol_vectors import SIGNER
 
 from sqsgd import Device, Task, make_scheme
 from sqsgd.federation.collect import device as module
 from sqsgd.federation.collect import oblivious, tokens
 from sqsgd.federation.collect.device import ServiceRefused, StudyRefused, Terms
+from sqsgd.federation.collect.oblivious import sign_keys
+from sqsgd.federation.collect.tokens import base64url
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 DIM, BEGINS, SECONDS = 16, 1_000_000, 1000.0
 RELAY = "https://relay.example/s"
 
@@ -46,11 +51,12 @@ class Server:
             "bytes": 64, "options": options, "fingerprint": f"{made.fingerprint:08x}", "seed": 5,
             "bound": 1.0, "rounds": 8,
             "visits": "once", "reports": 1, "begins": BEGINS, "round_seconds": SECONDS, "relay": relay,
-            "token_key": module._text(tokens.TokenKey.of(self.issuer).der), "request_bytes": 1024, **changed,
+            "token_key": base64url(tokens.TokenKey.of(self.issuer).der), "request_bytes": 1024,
+            "gateway_key": SIGNER.public_key().public_bytes_raw().hex(), **changed,
         }  # fmt: skip
         self.round, self.state, self.weights, self.named = 3, "open", np.zeros(DIM, "<f4"), None
         self.reports, self.asked, self.failing, self.now = [], [], set(), float(BEGINS)
-        self.key = oblivious.GatewayKey(1, bytes(range(32)))
+        self.key, self.until, self.signer = oblivious.GatewayKey(1, bytes(range(32))), BEGINS + 10, SIGNER
         self.spent = set()
 
     @property
@@ -64,8 +70,11 @@ class Server:
     def __call__(self, url, body, headers):
         self.asked.append(url)
         if url == RELAY:
-            return oblivious.pack_keys([self.key]) if body is None else self.relayed(body)
+            return self.keys() if body is None else self.relayed(body)
         return self.answer(url.removeprefix("https://study.example"), body)
+
+    def keys(self):
+        return sign_keys(self.key.configuration, self.until, self.signer)
 
     def relayed(self, body):
         inner, seal = oblivious.Gateway([self.key]).open(body)
@@ -157,27 +166,25 @@ CHANGES = {
     "options": {"rotation": "round", "nearest": 2},
     "fingerprint": "00000000", "seed": 6, "bound": 2.0, "rounds": 9, "visits": "drawn", "reports": 2,
     "begins": 1, "round_seconds": 1.0, "relay": "https://other.example/", "name": "x", "request_bytes": 2048,
-    "token_key": "AAAA", "format": 2,
+    "token_key": "AAAA", "gateway_key": "00" * 32, "format": 2,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("when", ["before the report", "before the answer"])
 @pytest.mark.parametrize("lies", [True, False])
 @pytest.mark.parametrize("name", [*CHANGES])
-def test_a_study_that_changes_is_refused(tmp_path, name, lies, when):
+def test_a_study_that_changes_is_refused(tmp_path, name, lies):
     """Or, if the server still names the first one, that is the one which is answered."""
     server = Server()
-    made, first = device(tmp_path, server), server.id
-    server.failing = {"/round" if when == "before the report" else "/report"}
+    made, first, before = device(tmp_path, server), server.id, dict(server.study)
+    server.failing = {"/round"}
     with pytest.raises(ServiceRefused, match="503"):
         visit(made)
-    spent, before = made.ledger.spent, dict(server.study)
     server.study, server.failing = server.study | {name: CHANGES[name]}, set()
     server.named = first if lies else None
-    if when == "before the report" and not lies:
+    if not lies:
         with pytest.raises(StudyRefused, match="another study"):
             visit(made)
-        assert (made.ledger.spent, server.reports) == (spent, [])
+        assert (float(made.ledger.spent), server.reports) == (0.0, [])
         return
     visit(made)
     assert float(made.ledger.spent) == 4.0
@@ -288,6 +295,21 @@ def test_a_drawn_round_is_awaited_in_silence(tmp_path):
     assert json.loads(server.reports[0])["round"] == each["round"]
 
 
+def test_a_device_whose_clock_jumps_reports_once_in_its_round(tmp_path):
+    """Hours early it finds its round not open, and pays nothing; afterwards it does not report again."""
+    server = Server(visits="drawn")
+    made = device(tmp_path, server)
+    visit(made)
+    each = drawn_in(server, made)
+    server.round, server.now = each["round"] - 1, each["due"] + 20000.0
+    assert visit(made)["waiting"] == 1
+    assert (server.reports, float(made.ledger.spent)) == ([], 0.0)
+    for jump in (-20000.0, 0.0, -20000.0, 20000.0):
+        server.round, server.now = each["round"], each["due"] + jump
+        visit(made)
+    assert (len(server.reports), float(made.ledger.spent)) == (1, 4.0)
+
+
 @pytest.mark.parametrize("how", ["later", "ended"])
 def test_a_missed_round_is_not_made_up_for(tmp_path, how):
     server = Server(visits="drawn")
@@ -350,6 +372,44 @@ def test_a_relay_that_answers_by_itself_is_refused(tmp_path):
     assert (server.reports, float(made.ledger.spent)) == ([], 0.0)
 
 
+def unsigned(server):
+    """What a study without signatures gave, and a relay that knows no signing key can give."""
+    return server.key.configuration
+
+
+def replaced(server):
+    """Another key under the study's signature."""
+    made, size = Server.keys(server), len(server.key.configuration)
+    return oblivious.GatewayKey(1, bytes(32)).configuration + made[size:]
+
+
+def added(server):
+    return oblivious.GatewayKey(2, bytes(32)).configuration + Server.keys(server)
+
+
+@pytest.mark.parametrize(
+    ("keys", "until", "words"),
+    [
+        (unsigned, 10, "did not sign"), (replaced, 10, "did not sign"), (added, 10, "did not sign"),
+        (lambda server: b"", 10, "did not sign"),
+        (lambda server: sign_keys(server.key.configuration, server.until, OTHER), 10, "from another network"),
+        (Server.keys, 0, r"expired at 1970-01-12 13:46.*: set this device's clock"),
+    ],
+)  # fmt: skip
+def test_a_relay_that_replaces_the_keys_reads_nothing(tmp_path, keys, until, words):
+    """It gives the device a key that it made, or one that was stolen later. Nothing is sent to it or paid."""
+    server = Server(relay=RELAY)
+    server.keys, server.until = lambda: keys(server), BEGINS + until
+    made = device(tmp_path, server)
+    with pytest.raises(StudyRefused, match=f"the keys that {RELAY} gives are not used: .*{words}"):
+        visit(made)
+    assert server.asked[-1] == RELAY
+    assert (server.asked.count(RELAY), server.reports, float(made.ledger.spent)) == (1, [], 0.0)
+    del server.keys
+    server.key, server.until = oblivious.GatewayKey(2, bytes(32)), BEGINS + 1  # the study's next key
+    assert visit(made)["accepted"] == 1
+
+
 def test_several_reports(tmp_path):
     """Each has its own token, draw and payment."""
     server = Server(visits="drawn", reports=3, asked_epsilon=2.0)
@@ -383,7 +443,7 @@ def test_an_issuer_that_signs_with_another_key_learns_nothing(tmp_path):
 
 def test_an_invitation_names_its_study(tmp_path):
     server = Server()
-    wrong = module._text(bytes(32) + b"rest")
+    wrong = base64url(bytes(32) + b"rest")
     with pytest.raises(StudyRefused, match="not the one that was named"):
         visit(device(tmp_path, server), invitation=wrong)
     with pytest.raises(StudyRefused, match="not the one that was named"):
@@ -439,12 +499,12 @@ def test_the_message_is_on_the_disk_before_it_is_sent(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"dim": 10**12}, "dim"), ({"options": [1]}, "options"), ({"scheme": ["x"]}, "invalid"),
+        ({"dim": 10**12}, "dim"), ({"options": [1]}, "mapping"), ({"scheme": ["x"]}, "invalid"),
         ({"asked_epsilon": "4"}, "epsilon"), ({"dim": None}, "dim"), ({"format": 2}, "format"),
         ({"options": {}, "fingerprint": "0"}, "same for all devices"), ({"rounds": 0}, "rounds"),
         ({"relay": "http://relay.example"}, "https"), ({"token_key": "AAAA"}, "token key"),
         ({"visits": "often"}, "visits"), ({"seed": -1}, "seed"), ({"bound": float("nan")}, "bound"),
-        ({"fingerprint": "00000000"}, "another scheme"),
+        ({"fingerprint": "00000000"}, "another scheme"), ({"gateway_key": "00"}, "32 bytes"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(tmp_path, change, match):

@@ -117,9 +117,7 @@ def test_through_a_relay_of_another_origin(browser, tmp_path):
         old = "() => Promise.reject(new DOMException('', 'NotSupportedError'))"  # a browser without X25519
         browser.run(f"void (crypto.subtle.generateKey = {old})")
         browser.click("#send")
-        wait_for(
-            browser, "status", "Refused: this browser has no X25519, which relays need: use a newer one."
-        )
+        wait_for(browser, "status", "Refused: this browser lacks X25519 or Ed25519, which relays need: use a")
         browser.run("void delete crypto.subtle.generateKey")
         browser.click("#send")
         wait_for(browser, "status", "Thank you")
@@ -216,21 +214,6 @@ def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, arrives
         drawn(browser, 3)
         browser.click("#send")
         wait_for(browser, "status", "Refused: this browser has made its one report")
-
-
-def test_a_model_that_could_ask_about_data_is_refused(browser, digits):
-    """The service sends a bad weight to a device that has joined: no report, whatever was drawn."""
-    for weight in ("-Infinity", "NaN", "2e13"):
-        loaded(browser, digits)
-        drawn(browser)
-        wait_for(browser, "gradient", "a gradient")
-        bad = f"Promise.resolve(new Response(new Float32Array(3920).fill({weight}, 77, 78)))"
-        replace_fetch(browser, "model", bad)
-        browser.requests.clear()
-        browser.click("#send")
-        wait_for(browser, "status", "Refused: the model is not used: weight 77")
-        assert "ε 0 of" in text(browser, "spent")
-        assert paths(browser, digits) <= {"/round", "/token"}
 
 
 def test_the_report_is_of_what_was_drawn_at_the_click(browser, digits):

@@ -1,17 +1,19 @@
-"""Workers are killed at random moments: nothing is lost, and nothing counts twice."""
+"""Workers are killed, disks are full, clocks jump: nothing is lost, and nothing counts twice."""
 
+import contextlib
 import json
 import random
+import resource
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from devices import Reporter, ask, make, persist, wait_until, worker
+from devices import Reporter, ask, make, persist, served, wait_until, worker
 
-from sqsgd.federation.collect.intake import counts, task_of
+from sqsgd.federation.collect.database import SqliteDatabase
+from sqsgd.federation.collect.intake import counts, stage, task_of
 from sqsgd.federation.collect.rounds import end_study, opened, read_state
 from sqsgd.training import server_step
 
@@ -32,7 +34,7 @@ class Fleet:
     """Two workers, of which one after the other is killed and replaced."""
 
     def __init__(self, folder):
-        self._folder, self._stack = folder, ExitStack()
+        self._folder, self._stack = folder, contextlib.ExitStack()
         self.workers = [self._start(), self._start()]
 
     def _start(self):
@@ -112,7 +114,7 @@ def check(folder, confirmed):
             json.loads(line) for (line,) in database.read("SELECT record FROM rounds ORDER BY round") if line
         ]
         state = read_state(database, 0)
-        for round in range(study.rounds):
+        for round in range(len(records)):
             task = task_of(study, round)
             reports = [(task, message, 1.0) for at, message in confirmed if at == round]
             codes = Counter(
@@ -125,6 +127,86 @@ def check(folder, confirmed):
             if "clients" in records[round]:
                 state, _ = server_step(scheme, study, state, [(task, expected, None)])
             assert read_state(database, round + 1).weights.tobytes() == state.weights.tobytes()
+
+
+@contextlib.contextmanager
+def full_disk(running, folder, _server):
+    """The system refuses to let the worker's files grow."""
+    before = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
+    size = (folder / "collect.db-wal").stat().st_size
+    resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, before[1]))
+    yield
+    resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, before)
+
+
+@contextlib.contextmanager
+def moved_database(_running, folder, _server):
+    (folder / "collect.db").rename(folder / "elsewhere.db")
+    yield
+    (folder / "elsewhere.db").rename(folder / "collect.db")
+
+
+@contextlib.contextmanager
+def stopped_postgresql(_running, _folder, server):
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@pytest.mark.parametrize("fault", [full_disk, moved_database, stopped_postgresql])
+def test_while_the_database_fails_reports_are_refused(tmp_path, request, fault):
+    """What was confirmed before is there afterwards; what was refused counts when it is sent again, once."""
+    postgresql = fault is stopped_postgresql
+    url = request.getfixturevalue("new_url") if postgresql else ""
+    server, folder = request.getfixturevalue("postgres_server") if postgresql else None, tmp_path / "study"
+    study = make(folder, url, users=6, rounds=2, fewest=1)
+    before, during = Reporter(folder, study), Reporter(folder, study)
+    with worker(folder) as running:
+        assert before.send(running.url)[0] == 200
+        with fault(running, folder, server):
+            for _ in range(2):
+                status, answer = during.send(running.url)
+                assert (status, answer["error"]) == (503, "storage")
+            assert ask(running.url, "GET", "/health")[0] == 503
+            assert "no report is accepted until this is solved" in running.log.read_text()
+        assert persist(lambda: during.send(running.url))[0] == 200
+        assert [each.send(running.url)[0] for each in (before, during)] == [409, 409]
+        with opened(folder) as (_, database):
+            end_study(database, study)
+    check(folder, [(0, before.message), (0, during.message)])
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_clock_that_jumps_loses_and_repeats_nothing(tmp_path, monkeypatch, hours):
+    """Every third report meets another hour: rounds end early or wait; what was confirmed counts once."""
+    shift, now, folder = [0.0], SqliteDatabase.now, tmp_path / "study"
+    monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift[0])
+    study = make(folder, users=120, rounds=12, fewest=1, round_seconds=3600.0)
+    confirmed, refused = [], {}
+    with served(folder) as url:
+        for number in range(9):
+            device, shift[0] = Reporter(folder, study), 3600.0 * hours * (number % 3 == 1)
+            with opened(folder) as (_, database):
+                status, answer = device.send(url, stage(database).round)
+            if status == 200:
+                assert device.send(url)[0] == 409
+                confirmed.append((device.round, device.message))
+            else:
+                refused[device] = answer["error"]
+        shift[0] = 0.0
+        late = [
+            device for device in refused if device.send(url)[0] == 200
+        ]  # the same bytes, by the right clock
+    confirmed += [(device.round, device.message) for device in late]
+    if hours < 0:
+        assert (len(late), set(refused.values())) == (3, {"round-not-open"})
+    assert len(confirmed) >= 6
+    assert set(refused.values()) <= {"round-not-open", "round-over"}
+    with opened(folder) as (_, database):
+        end_study(database, study)
+    check(folder, confirmed)
 
 
 def test_the_check_sees_a_lost_report(tmp_path):

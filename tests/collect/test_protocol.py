@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyhpke", reason="needs pip install 'sqsgd[collect]'")
 
 from devices import make, served
-from protocol_vectors import FILE, RFC, ephemeral, vectors
+from protocol_vectors import FILE, RFC, SIGNER, ephemeral, vectors
 from snippets import ROOT
 
 from sqsgd.federation.collect.oblivious import (
@@ -20,12 +20,13 @@ from sqsgd.federation.collect.oblivious import (
     GatewayKey,
     Malformed,
     Request,
+    check_keys,
     encapsulate,
     pack_answer,
-    pack_keys,
     pack_request,
     read_answer,
     read_request,
+    sign_keys,
 )
 
 KEY = GatewayKey(9, bytes(range(1, 33)))
@@ -39,9 +40,9 @@ def test_the_vectors_are_those_of_the_code():
 def test_the_example_of_rfc_9458():
     given = {name: bytes.fromhex(value) for name, value in RFC["rfc9458"].items()}
     key = GatewayKey(1, given["gateway_private_key"])
-    assert key.configuration == given["configuration"]
+    assert key.configuration[2:] == given["configuration"]
     pair = ephemeral(given["ephemeral_private_key"])
-    capsule, opened = encapsulate(pack_keys([key]), given["inner_request"], ephemeral=pair)
+    capsule, opened = encapsulate(key.configuration, given["inner_request"], ephemeral=pair)
     assert capsule == given["encapsulated_request"]
     inner, seal = Gateway([key]).open(capsule)
     assert inner == given["inner_request"]
@@ -61,7 +62,7 @@ def test_the_examples_of_rfc_9292():
 
 @pytest.mark.parametrize("aead", [1, 3])
 def test_both_ciphers(aead):
-    capsule, opened = encapsulate(pack_keys([KEY]), b"inner", aead=aead)
+    capsule, opened = encapsulate(KEY.configuration, b"inner", aead=aead)
     inner, seal = Gateway([GatewayKey(8, bytes(32)), KEY]).open(capsule)
     assert (inner, opened(seal(b"answer"))) == (b"inner", b"answer")
 
@@ -69,14 +70,14 @@ def test_both_ciphers(aead):
 def test_all_requests_have_one_length_and_differ():
     inner = [pack_request(Request("GET", path, {}, b""), 1024) for path in ("/round", "/model/x/1", "/study")]
     capsules = [
-        encapsulate(pack_keys([KEY]), each)[0] for each in [*inner, pack_request(ASKED, 1024), inner[0]]
+        encapsulate(KEY.configuration, each)[0] for each in [*inner, pack_request(ASKED, 1024), inner[0]]
     ]
     assert len({len(capsule) for capsule in capsules}) == 1
     assert len(set(capsules)) == 5  # a repeated request does not look like the first
 
 
 def test_every_changed_bit_is_refused():
-    capsule, opened = encapsulate(pack_keys([KEY]), b"inner")
+    capsule, opened = encapsulate(KEY.configuration, b"inner")
     gateway = Gateway([KEY])
     _, seal = gateway.open(capsule)
     answer = seal(b"answer")
@@ -91,7 +92,7 @@ def test_every_changed_bit_is_refused():
 
 
 def test_a_key_that_is_not_in_use_is_named():
-    capsule, _ = encapsulate(pack_keys([KEY]), b"inner")
+    capsule, _ = encapsulate(KEY.configuration, b"inner")
     with pytest.raises(Malformed) as caught:
         Gateway([GatewayKey(10, KEY.private)]).open(capsule)
     assert caught.value.unknown_key
@@ -114,12 +115,26 @@ def test_damaged_binary_requests(content):
 
 
 def test_nothing_offered_is_understood():
-    other = bytearray(pack_keys([KEY]))
+    other = bytearray(KEY.configuration)
     other[4] = 0x11  # another KEM
-    for keys in (b"", bytes(other), pack_keys([KEY])[:-3]):
+    for keys in (b"", bytes(other), KEY.configuration[:-3]):
         with pytest.raises(Malformed, match="no key"):
             encapsulate(keys, b"inner")
-    assert encapsulate(bytes(other) + pack_keys([KEY]), b"inner")[0][0] == KEY.number
+    assert encapsulate(bytes(other) + KEY.configuration, b"inner")[0][0] == KEY.number
+
+
+def test_signed_keys():
+    """Every changed bit is refused, as long as they are valid and afterwards."""
+    public, signed = SIGNER.public_key(), sign_keys(KEY.configuration, 2000, SIGNER)
+    assert check_keys(signed, public, 1999.9) == KEY.configuration
+    assert encapsulate(signed, b"x")[0][0] == KEY.number  # others skip the signature
+    for bit in range(8 * len(signed)):
+        damaged = bytearray(signed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Malformed, match="did not sign"):
+            check_keys(bytes(damaged), public, 0.0)
+    with pytest.raises(Malformed, match="expired at 1970-01-01 00:33"):
+        check_keys(signed, public, 2000.0)
 
 
 def test_an_independent_implementation(tmp_path):

@@ -144,9 +144,9 @@ def test_a_study_behind_a_relay(tmp_path, study_behind, monkeypatch):
     """Devices join, draw, wait, and report; the service sees the front alone, and the keys once."""
     asked, answer, now, shift = [], Service.answer, SqliteDatabase.now, [0.0]
 
-    async def watched(self, request):
+    async def watched(self, request, **way):
         asked.append(request)
-        return await answer(self, request)
+        return await answer(self, request, **way)
 
     monkeypatch.setattr(Service, "answer", watched)
     monkeypatch.setattr(SqliteDatabase, "now", lambda self: now(self) + shift[0])

@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import json
 import re
-import resource
 import signal
 import socket
 import sqlite3
@@ -15,10 +14,10 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from devices import Reporter, ask, base64url, invited, make, persist, served, token, wait_until, worker
+from devices import Reporter, ask, base64url, invited, make, served, token, wait_until, worker
 
 from sqsgd.federation import collect
-from sqsgd.federation.collect import intake, oblivious, tokens
+from sqsgd.federation.collect import intake, oblivious, service, tokens
 from sqsgd.federation.collect.database import Conflict, DatabaseFailed
 from sqsgd.federation.collect.intake import CODES, Probe, Rejection
 from sqsgd.federation.collect.rounds import opened
@@ -236,41 +235,20 @@ def test_a_reader_of_the_file_does_not_stall_the_service(alone):
         reader.execute("COMMIT")
 
 
-def test_a_full_disk_refuses_and_then_goes_on(alone):
-    """The system refuses to let the worker's files grow, and later lets them."""
-    folder, first, second = alone
-    with worker(folder) as running:
-        assert first.send(running.url) == ACCEPTED
-        before = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
-        size = (folder / "collect.db-wal").stat().st_size
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (size, before[1]))
-        assert code(second.send(running.url)) == (503, "storage")
-        assert "no report is accepted until this is solved" in running.log.read_text()
-        resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, before)
-        assert persist(lambda: second.send(running.url)) == ACCEPTED
-
-
-def test_a_database_that_is_gone(alone, caplog):
-    folder, device, _ = alone
-    with served(folder) as url:
-        (folder / "collect.db").rename(folder / "elsewhere.db")
-        assert code(device.send(url)) == (503, "storage")
-        assert code(ask(url, "GET", "/health")) == (503, "storage")
-        (folder / "elsewhere.db").rename(folder / "collect.db")
-        assert persist(lambda: device.send(url)) == ACCEPTED
-    assert "DatabaseFailed" in caplog.text
-
-
-def test_postgresql_that_goes_away_and_comes_back(tmp_path, new_url, postgres_server):
-    folder = tmp_path / "study"
-    device = Reporter(folder, make(folder, new_url))
-    with served(folder) as url:
-        postgres_server.stop()
-        try:
-            assert code(device.send(url)) == (503, "storage")
-        finally:
-            postgres_server.start()
-        assert persist(lambda: device.send(url)) == ACCEPTED
+def test_a_damaged_database_is_not_healthy(alone, monkeypatch):
+    """A round that cannot be averaged; the reports of it are kept, and count when the row is restored."""
+    folder, *devices = alone
+    damage = "UPDATE rounds SET content = ?"
+    monkeypatch.setattr(service, "_FAILED_SECONDS", 0.2)
+    with served(folder) as url, opened(folder) as (study, database):
+        ((content,),) = database.read("SELECT content FROM rounds")
+        database.write(damage, b"damaged")
+        for device in [*devices, Reporter(folder, study), Reporter(folder, study)]:
+            assert device.send(url)[0] == 200
+        wait_until(lambda: ask(url, "GET", "/health")[0] == 500)
+        database.write(damage, content)
+        wait_until(lambda: ask(url, "GET", "/round")[1]["round"] == 1)
+        assert ask(url, "GET", "/health") == (200, {"healthy": True})
 
 
 def test_every_refusal_has_a_status_and_says_what_to_do():
@@ -280,7 +258,7 @@ def test_every_refusal_has_a_status_and_says_what_to_do():
     # Encoding again draws new noise for the same data, which is a second report.
     assert CODES["malformed"][1].startswith("do not encode again")
     text = "".join(path.read_text() for path in Path(collect.__file__).parent.glob("*.py"))
-    assert set(re.findall(r'(?:Rejection\(|refused\[)\s*"([a-z-]+)"', text)) == set(CODES)
+    assert set(re.findall(r'(?:Rejection\(|_refusing\(|refused\[)\s*"([a-z-]+)"', text)) == set(CODES)
 
 
 # ---------------------------------------------------------------- one transaction for many requests

@@ -13,6 +13,7 @@ from typed import typed
 
 from sqsgd.federation.collect.database import open_database
 from sqsgd.federation.collect.intake import ENDED, Issue, Probe, stage
+from sqsgd.federation.collect.oblivious import Malformed, check_keys
 from sqsgd.federation.collect.rounds import (
     KEY_SECONDS,
     check_study,
@@ -28,6 +29,7 @@ from sqsgd.federation.collect.rounds import (
     tick,
     write_outcome,
 )
+from sqsgd.federation.collect.study import GATEWAY_KEY, read_key
 from sqsgd.training import server_step
 from sqsgd.training.reading import read_run
 
@@ -115,6 +117,28 @@ def test_the_order_of_drawn_rounds_is_that_of_the_run(asking_of):
     assert "against the service and all who see the models" in guarantee(behind, lines)["central_note"]
 
 
+@pytest.mark.parametrize(("visits", "relay"), [("drawn", "https://r.example/x"), ("drawn", ""), ("once", "")])
+def test_the_document_states_what_is_assumed(asking_of, tmp_path, visits, relay):
+    """Certificate, summary and page: devices drew their rounds, and no operator keeps or draws an order."""
+    shape = {"users": 1500, "rounds": 1, "epsilon": 0.5, "bytes": 48, "dim": 64, "fewest": 1}
+    asking = asking_of(visits=visits, relay=relay, round_seconds=100.0, **shape)
+    asking.shift += 101
+    asking.fill(0)
+    asking.shift += 100
+    tick(asking.database, asking.study)
+    summary = write_outcome(tmp_path / "run", asking.database, asking.study)
+    document = json.loads((tmp_path / "run/central.json").read_text())
+    assert document["assumptions"] == summary["central_assumptions"]
+    typed(["sqsgd", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
+    page, said = (tmp_path / "page.html").read_text(), " ".join(document["assumptions"])
+    for text in (said, summary["central_note"], page):
+        assert "keeps the order" not in text
+        assert "operator" not in text or text is page
+    assert ("drew its rounds itself" in said) == (visits == "drawn")
+    assert ("relay does not help the service" in said) == (relay != "")
+    assert summary["central_note"] in page
+
+
 def test_several_reports_are_composed(asking_of):
     """Each in a round of its own draw: the orders of the run. All in one visit: those of the round."""
     sizes = [{"clients": 3000, "round": round} for round in range(4)]
@@ -184,15 +208,24 @@ def test_rounds_that_passed_while_no_worker_ran(asking_of):
 
 
 def test_keys_of_the_gateway_are_replaced(asking_of, url):
+    """Signed by whoever has the signing key; a signature lasts as long as the gateway keeps the key."""
     asking = asking_of(url)
-    (first,) = gateway_keys(asking.database)
+    signer = read_key(asking.folder / GATEWAY_KEY, asking.study.gateway_key)
+    begun, ((first,), before) = asking.database.now(), gateway_keys(asking.database)
     for week, numbers in enumerate(([2, 1], [3, 2], [4, 3])):
         asking.shift = (week + 1) * (KEY_SECONDS + 1)
+        tick(asking.database, asking.study)
+        assert gateway_keys(asking.database)[1] == before
         for _ in range(2):
-            tick(asking.database, asking.study)
-        found = gateway_keys(asking.database)
+            tick(asking.database, asking.study, signer)
+        found, signed = gateway_keys(asking.database)
         assert [key.number for key in found] == numbers
         assert (first in found) == (week == 0)
+        for now in (begun + asking.shift, begun + asking.shift + 2 * KEY_SECONDS - 5):
+            assert check_keys(signed, signer.public_key(), now) == found[0].configuration
+        with pytest.raises(Malformed, match="expired"):
+            check_keys(signed, signer.public_key(), begun + asking.shift + 2 * KEY_SECONDS + 5)
+        before = signed
     assert len({key.private for key in found} | {first.private}) == 3
 
 

@@ -19,18 +19,18 @@ from sqsgd.federation.collect.study import (
     invitations,
     load_study,
     make_study,
-    new_key,
+    new_keys,
     read_key,
 )
 from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
+from sqsgd.runs.train import fitted
 from sqsgd.training.settings import load_config
-from sqsgd.training.train import fitted
 
 VALUES = {"name": "digits", "dim": 3920, "users": 60000, "softmax": True}
 
 
 def test_everything_is_decided_when_a_study_is_made(tmp_path):
-    study = make_study({**VALUES, "epsilon": 8}, "00")
+    study = make_study({**VALUES, "epsilon": 8})
     assert (study.scheme, study.bound, study.expected, study.fewest) == ("privunit-index", 0.5, 1500, 750)
     assert (study.visits, study.reports, study.options["rotation"]) == ("drawn", 1, "round")
     simulated = fitted(load_config(ROOT / "experiments/once-mnist.toml"), study.dim)[2]
@@ -38,7 +38,7 @@ def test_everything_is_decided_when_a_study_is_made(tmp_path):
     assert (study.decay, study.rounds) == (simulated.decay, simulated.rounds) == ("linear", 40)
     assert 0 <= study.seed <= MOST_SEED
     sparse = {"scheme": "sqsgd-stateless", "bytes": 8, "options": {"code": "sparse"}}
-    coded = make_study({**VALUES, "dim": 160, **sparse}, "00")
+    coded = make_study({**VALUES, "dim": 160, **sparse})
     assert coded.made_scheme.symbols == 512
     for each in (study, coded):
         each.write(tmp_path)
@@ -54,11 +54,9 @@ def test_everything_is_decided_when_a_study_is_made(tmp_path):
 
 def test_the_better_code_is_chosen():
     """A sparse code where its bytes buy more, else the index."""
-    large = make_study({**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48}, "00")
+    large = make_study({**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48})
     assert (large.scheme, large.options) == ("sqsgd-stateless", {"rotation": "round", "code": "sparse"})
-    index = make_study(
-        {**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48, "scheme": "privunit-index"}, "00"
-    )
+    index = make_study({**VALUES, "softmax": False, "epsilon": 40.0, "bytes": 48, "scheme": "privunit-index"})
     assert large.made_scheme.nmse < index.made_scheme.nmse
 
 
@@ -88,7 +86,7 @@ def test_the_better_code_is_chosen():
 )
 def test_what_is_wrong_is_named(changed, words):
     with pytest.raises(ValueError, match=words):
-        make_study({**VALUES, **changed}, "00")
+        make_study({**VALUES, **changed})
 
 
 def test_an_unknown_key_is_named(tmp_path):
@@ -165,7 +163,7 @@ def test_other_failures_leave_nothing_behind(tmp_path):
         make(tmp_path / "away", "postgresql://nobody@127.0.0.1:1/nothing")
     assert list((tmp_path / "away").iterdir()) == []
     (tmp_path / "own/page").mkdir(parents=True)
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="left of one: page"):
         digits(tmp_path / "own")
     assert (tmp_path / "own/page").is_dir()
 
@@ -176,7 +174,7 @@ STUDY = "0123456789abcdef" * 4
 @pytest.fixture
 def made(tmp_path):
     """A public key, and an invitation that it checks."""
-    public = new_key(tmp_path)
+    public = new_keys(tmp_path)["key"]
     (invitation,) = invitations(read_key(tmp_path / KEY, public), STUDY, 1)
     return public, invitation
 

@@ -102,8 +102,8 @@ def test_other_keys_are_refused(public, tmp_path):
     for der in (b"", public.der[:-1], public.der[:-5] + bytes.fromhex("0203010003"), public.der + b"\x00"):
         with pytest.raises(TokenRefused, match="2,048 bits"):
             TokenKey(der)
-    made = tokens.new_token_key(tmp_path)
     path = tmp_path / tokens.KEY
+    made = tokens.new_token_key(path)
     assert path.stat().st_mode & 0o077 == 0
     assert TokenKey.of(tokens.read_token_key(path, made)).der == made.der
     with pytest.raises(ValueError, match="another study"):

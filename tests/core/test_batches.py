@@ -179,9 +179,7 @@ def test_many_reports_are_added_as_single_ones(scheme, weighted, monkeypatch):
     for rows in (slice(9), slice(9, count)):  # in two batches, and with two threads
         part = asked[rows]
         columns = many.add_many(part, messages[rows], None if weights is None else weights[rows], workers=2)
-        opened = [
-            scheme.open(message.tobytes(), task) for message, task in zip(messages[rows], part, strict=True)
-        ]
+        opened = [scheme.open(own.tobytes(), task) for own, task in zip(messages[rows], part, strict=True)]
         for place, column in enumerate(columns):
             assert np.array_equal(column, [each[place] for each in opened])
     assert (many.count, many._weight) == (single.count, single._weight)

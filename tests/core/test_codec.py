@@ -1,6 +1,5 @@
 """The wire format: golden bytes, columns, subsets, and messages that must be rejected."""
 
-import itertools
 import math
 import pickle
 import struct
@@ -10,7 +9,6 @@ import pytest
 import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusing import refuse
 
 from sqsgd import MalformedReport, Task, make_scheme, seeded_rng
 from sqsgd.core import codec
@@ -207,11 +205,6 @@ def test_float_column():
             column.unpack(memoryview(struct.pack("<3f", 1.0, bad, 2.0)))
 
 
-@pytest.mark.parametrize("arguments", [(0, 2), (5, 1), (5, 2**33), (2.0, 2)])
-def test_columns(arguments):
-    refuse(r"count = |alphabet = ", lambda: Column(*arguments))
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -238,19 +231,10 @@ def test_many_rows_are_packed_and_unpacked_as_single_ones(column):
 SMALL = [(2, 5), (3, 6), (4, 4), (1, 7), (5, 6), (1, 1)]
 
 
-def every(column):
-    """All subsets of a column, as codes."""
-    return [
-        [2 * place + sign for place, sign in zip(places, signs, strict=True)]
-        for places in itertools.combinations(range(column.size), column.count)
-        for signs in itertools.product((0, 1), repeat=column.count)
-    ]
-
-
 @pytest.mark.parametrize("shape", SMALL, ids=str)
 def test_each_subset_has_its_number_and_no_other_number_is_read(shape):
     column = SignedSubset(*shape)
-    packed = {bytes(column.pack(np.array(codes, np.uint32))): codes for codes in every(column)}
+    packed = {bytes(column.pack(codes)): codes.tolist() for codes in column.every()}
     assert len(packed) == math.comb(column.size, column.count) * 2**column.count
     for number in range(1 << (8 * column.length)):
         body = number.to_bytes(column.length, "little")

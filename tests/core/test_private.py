@@ -30,31 +30,25 @@ def test_below_is_uniform_and_rejects():
     counts = np.bincount([rng.below(7) for _ in range(70_000)], minlength=7)
     assert stats.chisquare(counts).pvalue > 1e-6
     assert rng.below(1) == 0
-
-    class Scripted(type(rng)):
-        def word(self):
-            return next(words)
-
-    words = iter([2**64 - 1, 2**64 - 2, 5])
-    scripted = Scripted(0)
+    scripted = Scripted(2**64 - 1, 2**64 - 2, 5)
     assert scripted.below(2**63 + 1) == 5  # a modulo would have used the first word
     with pytest.raises(ValueError, match="bound"):
         rng.below(0)
 
 
-def test_threads_draw_different_noise():
-    rng, drawn = secure_rng(), []
-    barrier = threading.Barrier(8)
-
-    def work():
-        barrier.wait()
-        drawn.append(b"".join(rng.take(64).tobytes() for _ in range(500)))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
+def at_once(count, work):
+    """In so many threads, which begin together."""
+    barrier = threading.Barrier(count)
+    threads = [threading.Thread(target=lambda: (barrier.wait(), work())) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_threads_draw_different_noise():
+    rng, drawn = secure_rng(), []
+    at_once(8, lambda: drawn.append(b"".join(rng.take(64).tobytes() for _ in range(500))))
     blocks = [part[i : i + 64] for part in drawn for i in range(0, len(part), 64)]
     assert len(blocks) == 8 * 500 == len(set(blocks))
 
@@ -80,18 +74,13 @@ def test_forked_processes_draw_different_noise(make):
 
 
 def _threaded_child(rng, queue):
-    drawn, barrier = [], threading.Barrier(4)
+    drawn = []
 
     def work():
-        barrier.wait()
         drawn.extend(rng.take(64).tobytes() for _ in range(20))
         drawn.extend(rng.word().to_bytes(8, "little") for _ in range(20))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(4, work)
     queue.put(drawn)
 
 
@@ -278,3 +267,15 @@ def test_a_childs_key_is_the_operating_systems(source):
     found = key_of(parent.child)
     assert (found.read, found.bits) == ((32, 256) if source == "keystream" else (found.read, 512))
     assert found.repeats
+
+
+def test_long_keystreams_are_the_same():
+    """GCM encrypts with the same counter blocks as CTR, from block 2 on; pieces of any size fit together."""
+    key, whole = bytes(range(32)), np.empty(1 << 20, np.uint8)
+    random.Keystream(key).fill(whole)
+    keystream, start = random.Keystream(key, long=True), 0
+    for size in (0, 5, 20, 1, 30, 4096, 70_000, 1 << 19):
+        part = np.empty(size, np.uint8)
+        keystream.fill(part)
+        assert np.array_equal(part, whole[start : start + size])
+        start += size

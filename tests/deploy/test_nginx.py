@@ -1,6 +1,5 @@
 """nginx in front of a SuperLink: what it lets through, and what cannot stop it."""
 
-import base64
 import contextlib
 import http.client
 import http.server
@@ -10,17 +9,13 @@ import threading
 
 import pytest
 from nginx_server import running_nginx
+from test_folders import sent
 
-from sqsgd.federation.deploy.certificates import make_node_pair, pem_of_openssh
+from sqsgd.federation.deploy.certificates import make_node_pair
 from sqsgd.federation.deploy.federation import load_federation
 from sqsgd.federation.deploy.folders import revoke
 
 FLEET = "/v1/fleet/pull-messages"
-
-
-def sent(public):
-    """A node's key as Flower sends it."""
-    return base64.b64encode(pem_of_openssh(public)).decode()
 
 
 class Link(http.server.BaseHTTPRequestHandler):

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -128,19 +126,14 @@ def spoiled(name, text=None):
     ],
 )
 def test_what_is_wrong_with_its_own_files_is_said_before_it_starts(node, spoil, words):
+    with pytest.raises(OSError):  # noqa: PT011 - the server is away
+        check_ready(node, f"127.0.0.1:{free_port()}")
+    for address in ("server.example.org", "127.0.0.1:abc", ":8000", "127.0.0.1:99999"):
+        with pytest.raises(ValueError, match=f"address, '{address}', must look like server.example.org:8000"):
+            check_ready(node, address)
     spoil(node)
     with pytest.raises(ValueError, match=re.escape(words)):
         check_ready(node, "127.0.0.1:1")
-
-
-def test_an_address_without_a_port_is_named(made):
-    for address in ("server.example.org", "127.0.0.1:abc", ":8000", "127.0.0.1:99999"):
-        with pytest.raises(ValueError, match=f"address, '{address}', must look like server.example.org:8000"):
-            check_ready(made / "nodes/node-0", address)
-    command = [sys.executable, "-m", "sqsgd.federation.deploy.node", made / "nodes/node-0", "nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("this node cannot work: the server's address, 'nowhere'")
 
 
 def test_keys_that_only_an_app_reads_are_named_when_it_starts(node, monkeypatch, capsys):
@@ -157,11 +150,6 @@ def test_keys_that_only_an_app_reads_are_named_when_it_starts(node, monkeypatch,
     finally:
         os.umask(before)
     assert f"{node}/node.conf: for your own app alone: budget\n" in capsys.readouterr().err
-
-
-def test_a_server_that_is_away_is_waited_for(node):
-    with pytest.raises(OSError):  # noqa: PT011 - the system's message
-        check_ready(node, f"127.0.0.1:{free_port()}")
 
 
 def test_clocks_keys_and_certificates_are_checked_at_the_server(federation, monkeypatch):

@@ -48,11 +48,7 @@ def model(value: float = 0.0) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays(value).items()})
 
 
-def make_app(
-    mod: SqsgdMod | None = None,
-    sends: str = "gradient",
-    calls: list | None = None,
-) -> ClientApp:
+def make_app(mod: SqsgdMod | None = None, sends: str = "gradient", calls: list | None = None) -> ClientApp:
     """Each node pulls the model towards a target of its own; it sends its loss along, as apps do."""
     app = ClientApp(mods=[mod or SqsgdMod()])
 

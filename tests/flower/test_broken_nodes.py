@@ -1,11 +1,15 @@
 """The tests of what a node promises fail on nodes that were broken on purpose."""
 
+import contextlib
+
+import numpy as np
 import pytest
 import test_answers
 import test_failing_apps
 import test_mod
 import test_node_state
 import test_policy
+import test_records
 from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
@@ -15,6 +19,7 @@ from sqsgd.federation.node import answer
 from sqsgd.federation.node import request as node_request
 from sqsgd.federation.node.answer import FolderState, Node
 from sqsgd.federation.node.policy import Policy
+from sqsgd.learning import records
 
 
 def pays_nothing(patch):
@@ -83,6 +88,29 @@ def raises_the_cap(patch):
     patch.setattr(FolderState, "open_ledger", reopened)
 
 
+def uses_every_record(patch):
+    patch.setattr(records, "sampled", lambda count, *_: np.arange(count))
+
+
+def forgets_the_turn(patch):
+    turns = Node._turns
+    patch.setattr(Node, "_turns", lambda *known: {**turns(*known), "turn_data": ""})
+
+
+def takes_the_apps_gradient(patch):
+    def named(asked):
+        asked.total = asked.scheme.record_sum(asked.request.task)
+        asked.total.add(np.full((1, asked.total.dim), 0.05, np.float32))
+        return contextlib.nullcontext()
+
+    patch.setattr(answer, "asking", named)
+
+
+def ends_with_a_failing_record(patch):
+    _by_record = records._by_record
+    patch.setattr(records, "_by_record", lambda *known: _by_record(*known[:-1], None))
+
+
 def binds_to_no_task(patch):
     patch.setattr(Task, "binding", b"")
 
@@ -104,15 +132,27 @@ def binds_to_no_task(patch):
         (pays_after_the_app, test_failing_apps.test_paid_before_the_app_runs, ()),
         (pays_after_the_app, test_failing_apps.test_nothing_is_computed_on_a_spent_budget, ()),
         (raises_the_cap, test_node_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
+        (takes_the_apps_gradient, test_records.test_an_app_that_sums_other_records_has_a_report_of_nothing,
+         ("nothing",)),
+        (forgets_the_turn, test_records.test_records_that_change_within_a_turn_are_not_used,
+         (lambda x: x[::-1],)),
+        (ends_with_a_failing_record,
+         test_records.test_one_wrong_record_is_left_out_and_the_owner_alone_is_told, (None,)),
         (binds_to_no_task, test_answers.test_a_report_fits_its_own_task_only, ()),
     ],
-)
+)  # fmt: skip
 def test_a_broken_node_is_found(tmp_path, monkeypatch, broken, test, arguments):
     broken(monkeypatch)
     # A ValueError is Flower's: a message without an error was asked for it, because the node had answered.
     failures = (AssertionError, KeyError, RuntimeError, ValueError, pytest.fail.Exception)
     with pytest.raises(failures, match=r"assert|error|Eve|payload|DID NOT RAISE"):
         test(tmp_path, *arguments)
+
+
+def test_a_node_that_uses_all_records_at_the_price_of_a_sample_is_found(tmp_path, monkeypatch):
+    uses_every_record(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_records.test_a_node_draws_its_own_batches(tmp_path, monkeypatch)
 
 
 def test_a_node_that_believes_every_scheme_is_found(monkeypatch):

@@ -53,8 +53,7 @@ def test_an_app_that_is_not_listed_is_refused_and_noted(node, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [None, "# none\n", "{good}\neverything\n", "{short} {app}\n", "{hash}\n", "{hash} {app}-gone\n"],
+    "text", [None, "# none\n", "{good}\neverything\n", "{short} {app}\n", "{hash}\n", "{hash} {app}-gone\n"]
 )
 def test_without_a_valid_list_nothing_is_allowed(node, tmp_path, monkeypatch, text):
     app = write_app(tmp_path / "plain")

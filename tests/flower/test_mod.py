@@ -144,11 +144,7 @@ def test_malformed_requests_are_refused_and_noted(tmp_path, extra, word):
 
 @pytest.mark.parametrize(
     "extra",
-    [
-        {"name": "x" * 1_000_000},
-        {"y" * 1_000_000: 1},
-        {"round": [7] * 100_000},
-    ],
+    [{"name": "x" * 1_000_000}, {"y" * 1_000_000: 1}, {"round": [7] * 100_000}],
     ids=lambda extra: next(iter(extra))[:10],
 )
 def test_a_refused_request_writes_little(tmp_path, extra, caplog):
@@ -158,10 +154,7 @@ def test_a_refused_request_writes_little(tmp_path, extra, caplog):
     assert sum(len(record.getMessage()) for record in caplog.records) < 2000
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["batch_size", "train.batch-size", "perDeviceTrainBatchSize"],
-)
+@pytest.mark.parametrize("name", ["batch_size", "train.batch-size", "perDeviceTrainBatchSize"])
 def test_the_batch_that_a_server_asks_for_is_checked_and_noted(tmp_path, name, caplog):
     """Wherever it stands: the run's configuration and the message's are both the server's."""
     app, context = make_app(), node_context(5, tmp_path, min_batch=8)

@@ -77,12 +77,15 @@ def runs(tmp_path_factory):
     some = [*SMALL, "--clients", "40", "--participation", "5", "--scheme", "sqsgd", "--decay", "none"]
     some += ["--option", "code=signs", "--option", "average=0.5"]
     once = [*SMALL, "--clients", "12", "--participation", "once", "--rounds", "2", "--scheme", "auto"]
+    silos = [*SMALL, "--clients", "10", "--scheme", "sqsgd-record", "--rounds", "3", "--sampling", "0.5"]
     train(
         ["local", *some, "--rounds", "4", "--out", str(place / "local")],
         ["without Ray", *some, "--rounds", "2", "--engine", "flower", "--out", str(place / "flower")],
         ["over Ray", "--resume", "--out", str(place / "flower")],
         ["local", *once, "--out", str(place / "local once")],
         ["over Ray", *once, "--engine", "flower", "--out", str(place / "flower once")],
+        ["local", *silos, "--out", str(place / "local silos")],
+        ["over Ray", *silos, "--engine", "flower", "--out", str(place / "flower silos")],
     )
     return place
 
@@ -105,11 +108,23 @@ def test_users_who_report_once_fill_the_same_slots(runs):
         assert summary[key] == expected[key], key
 
 
+def test_ten_silos_per_record_give_the_same_model(runs):
+    same_model(runs / "local silos", runs / "flower silos")
+    (summary, lines), (expected, alone) = (
+        written(runs / f"{engine} silos") for engine in ("flower", "local")
+    )
+    for key in ("accuracy", "notion", "delta", "epsilon_total", "epsilon_all_rounds", "bytes_up"):
+        assert summary[key] == expected[key], key
+    assert summary["epsilon_total"] == 30.0
+    for key in ("loss", "epsilon", "epsilon_total"):
+        assert [line[key] for line in lines] == [line[key] for line in alone]
+
+
 def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
     import importlib.util
 
+    from sqsgd.runs.train import prepare
     from sqsgd.training.settings import RunConfig
-    from sqsgd.training.train import prepare
 
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))

@@ -172,7 +172,7 @@ def test_what_rounds_cost_and_cannot_teach_is_in_the_log_before_anyone_is_asked(
         assert "20 reports of a node spend 8000" in caplog.text
         assert "little or nothing will be learned" not in caplog.text
         prepared(tmp_path, epsilon=0.5, bytes=8)
-    assert "little or nothing will be learned in 20 rounds of 3 clients" in caplog.text
+    assert "little or nothing will be learned from 60 reports" in caplog.text
 
 
 # ---------------------------------------------------------------- what is asked

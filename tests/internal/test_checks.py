@@ -78,23 +78,6 @@ def test_vectors_come_back_as_kernels_take_them():
         assert np.array_equal(found, right)
 
 
-def test_shaped_accepts_nan_and_infinity():
-    assert checks.shaped("x", np.array([1e300, math.nan]), 2)[0] == math.inf
-    refuse(r"x\[0\] = 1e\+300", lambda: checks.vector("x", np.array([1e300, 0.0]), 2))
-    assert checks.finite_size("x", 3.0) == 3.0
-    for size in (math.inf, math.nan):
-        refuse("x contains NaN or infinity", lambda size=size: checks.finite_size("x", size))
-
-
-def test_codes_are_bytes_below_the_levels():
-    found = checks.codes("codes", np.array([0, 255, 3]), 3, 256)
-    assert (found.dtype, found.tolist()) == (np.uint8, [0, 255, 3])
-    refuse(
-        "codes contains 256; every code must be from 0 to 255", lambda: checks.codes("codes", [256], 1, 256)
-    )
-    refuse("codes contains -1", lambda: checks.codes("codes", [-1, 9], 2, 4))
-
-
 def test_wider_numbers_are_rounded_down():
     """float() rounds a long double to nearest: an epsilon must not grow by it."""
     for text in ("0.1", "1.3", "399.99999999999999999"):

@@ -20,7 +20,6 @@ from sqsgd._internal.kernels.sampling import (
     round_and_scramble_bytes,
     round_and_scramble_pairs,
     round_randomly,
-    scramble,
     scramble_bytes,
     scramble_pairs,
     select_largest,
@@ -62,42 +61,6 @@ def test_rounding_reports_what_is_not_finite(bad, at):
     x[at] = bad
     codes = np.empty(300, np.uint8)
     assert not round_randomly(x, 1.0, 1.0, words(300, "u2"), words(16, "u4"), codes)
-
-
-@pytest.mark.parametrize(("bits", "kind"), [(1, "u1"), (1, "u2"), (3, "u2"), (8, "u2")])
-def test_scramble_bits(bits, kind):
-    codes, noise = words(5000, "u1") & np.uint8(2**bits - 1), words(5000, kind)
-    keep = (2 ** (8 * noise.dtype.itemsize - bits) // 3) << bits
-    out = np.empty_like(codes)
-    count = (scramble_bytes if kind == "u1" else scramble_pairs)(codes, bits, keep, noise, out)
-    expected = np.where(noise < keep, codes, (noise & (2**bits - 1)).astype(np.uint8))
-    assert np.array_equal(out, expected)
-    assert count == np.count_nonzero(out == codes)
-
-
-@pytest.mark.parametrize("levels", [2, 3, 5, 100, 255])
-def test_scramble_any(levels):
-    codes, noise = words(5000, "u1") % np.uint8(levels), words(5000, "u4")
-    out = np.empty_like(codes)
-    count = scramble(codes, levels, 20000, noise, out)
-    product = (noise.astype(np.int64) & 65535) * levels
-    kept = (noise >> 16 < 20000) | (product & 65535 < 65536 % levels)
-    assert np.array_equal(out, np.where(kept, codes, product >> 16))
-    assert count == np.count_nonzero(out == codes)
-
-
-@pytest.mark.parametrize("levels", [2, 3, 256])
-@pytest.mark.parametrize("wanted", [0, 1, 150, 299, 300])
-def test_adjust_reaches_the_count_and_changes_nothing_else(levels, wanted):
-    codes = words(300, "u1") % np.uint8(levels) if levels < 256 else words(300, "u1")
-    out = codes.copy()
-    out[:150] = (out[:150].astype(int) + 1) % levels
-    before, count = out.copy(), 150
-    while count != wanted:
-        count = adjust(codes, out, count, wanted, levels, words(50, "u8"))
-    assert np.count_nonzero(out == codes) == wanted
-    assert np.count_nonzero(out != before) == abs(wanted - 150)
-    assert out.max() < levels
 
 
 @pytest.mark.parametrize("kind", ["u1", "u2"])

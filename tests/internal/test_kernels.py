@@ -41,12 +41,8 @@ def test_large_scores_do_not_overflow():
 
 def test_one_version_each():
     """Kernels of one type of arguments each: numba's cache may mix up several (see ``compiled``)."""
-    kernels = []
-    for module in (coding, rotation, sampling):
-        named = {name: value for name, value in vars(module).items() if hasattr(value, "signatures")}
-        kernels += [
-            value for name, value in named.items() if not name.startswith("_")
-        ]  # not the inlined ones
+    named = [item for module in (coding, rotation, sampling) for item in vars(module).items()]
+    kernels = [value for name, value in named if hasattr(value, "signatures") and not name.startswith("_")]
     rng = seeded_rng(1)
     for levels in (2, 3, 4, 16, 128, 256):
         for x in every_kind_of_vector():
@@ -80,13 +76,7 @@ def use_many_at_once():
         x = np.ones((5, dim), np.float32)
         frozen = x.copy()
         frozen.setflags(write=False)
-        for rows in (
-            x,
-            frozen,
-            np.asfortranarray(x),
-            x.astype(float),
-            np.ones((5, 2 * dim), np.float32)[:, ::2],
-        ):
+        for rows in (x, frozen, np.asfortranarray(x), x.astype(float), np.repeat(x, 2, axis=1)[:, ::2]):
             for made, rng in ((scheme, secure_rng()), (scheme, seeded_rng(0))):
                 messages = made.encode_many(rows, tasks, rng)
                 messages.setflags(write=False)
@@ -100,15 +90,7 @@ def every_kind_of_vector():
     frozen = x[:200].copy()
     frozen.setflags(write=False)
     unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
-    return [
-        x[:200],
-        x[::2],
-        frozen,
-        x[:200].astype(float),
-        x[:200].astype(">f4"),
-        x[:200].astype("f2"),
-        unaligned,
-    ]
+    return [x[:200], x[::2], frozen, unaligned, *(x[:200].astype(kind) for kind in (float, ">f4", "f2"))]
 
 
 def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):

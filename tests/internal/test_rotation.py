@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 import reference
 from random_words import NUMBERS, words
-from scipy.linalg import hadamard
 
 from sqsgd._internal.kernels.rotation import (
-    accumulate,
-    add_at,
-    add_rows,
     add_scaled,
-    flip_signs,
     narrow,
     rotate,
     rotate_rows,
     square_sum,
-    square_sums,
-    unrotate_codes,
-    within,
 )
 
 
@@ -52,21 +44,6 @@ def test_rotate_reports_what_is_not_finite_or_too_large(size, bad):
         assert not rotate(x, signs, 1.0, y, 1e13)
 
 
-def test_rotation_without_signs_is_scipys_hadamard_matrix():
-    for place in range(16):
-        y = np.eye(16, dtype=np.float32)[place]
-        assert rotate(y, np.zeros(1, np.uint64), 1.0, y, 1e13)
-        assert np.array_equal(y, hadamard(16)[place])
-
-
-@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
-def test_flip_signs(size):
-    x, signs = NUMBERS.standard_normal(size).astype(np.float32), words(-(-size // 64), "u8")
-    y = x.copy()
-    flip_signs(y, signs)
-    assert np.array_equal(y, x * reference.signs_of(signs, size).astype(np.float32))
-
-
 @pytest.mark.parametrize(
     ("width", "size"), [(1, 1), (20, 32), (64, 64), (100, 128), (3920, 4096), (5000, 8192)]
 )
@@ -87,36 +64,6 @@ def test_rows_are_rotated_like_single_vectors(width, size, rounds):
     assert np.array_equal(y, single, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("size", "count"), [(1, 1), (2, 1), (32, 1), (32, 5), (64, 1), (4096, 1), (4096, 30)]
-)
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_signed_coordinates_are_rotated_back_like_vectors(size, count, rounds):
-    rows, width, scale = 9, -(-size // 64), size**-0.5
-    signs = words(rounds * rows * width, "u8").reshape(rounds, rows, width)
-    codes = np.array([NUMBERS.choice(size, count, replace=False) for _ in range(rows)], np.uint32)
-    codes = 2 * codes + NUMBERS.integers(0, 2, codes.shape).astype(np.uint32)
-    x = np.empty((rows, size), np.float32)
-    unrotate_codes(codes, signs, scale, x)
-    none = np.zeros(width, np.uint64)
-    for i in range(rows):
-        row = np.zeros(size, np.float32)
-        row[codes[i] >> 1] = 1 - 2.0 * (codes[i] & 1)
-        for own in signs[::-1]:
-            rotate(row, none, scale, row, np.inf)
-            flip_signs(row, own[i])
-        assert np.array_equal(x[i], row)
-
-
-def test_rows_are_added_one_after_the_other():
-    x, factors = NUMBERS.standard_normal((40, 70)).astype(np.float32), NUMBERS.uniform(0, 1e9, 40)
-    total, expected = np.ones(65), np.ones(65)
-    add_rows(x, factors, total)
-    for row, factor in zip(x, factors, strict=True):
-        expected += row[:65].astype(np.float64) * factor
-    assert np.array_equal(total, expected)
-
-
 @pytest.mark.parametrize("scale", [1e-300, 1e-50, 1.0, 1e60, 1e300])
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_narrowing_keeps_every_range(size, scale):
@@ -127,31 +74,6 @@ def test_narrowing_keeps_every_range(size, scale):
     assert np.array_equal(x, (y / factor).astype(np.float32))
     add_scaled(x, factor, total)
     assert np.array_equal(total, scale + x.astype(np.float64) * factor)
-
-
-def test_sums_at_places():
-    numbers = np.random.default_rng(1)
-    total, values, places = numbers.random(50), numbers.random(20), np.sort(numbers.choice(50, 20, False))
-    expected = total.copy()
-    expected[places] += 3.0 * values
-    places.setflags(write=False)  # as those of a transform: a kernel has one type of arguments
-    add_at(total, places, values, 3.0)
-    assert np.array_equal(total, expected)
-
-
-def test_accumulate():
-    codes, total = words(1000, "u1"), NUMBERS.standard_normal(1000).astype(np.float32)
-    expected = total + (np.float32(0.25) * codes.astype(np.float32)).astype(np.float64) - 3.0
-    accumulate(codes, 0.25, -3.0, total)
-    assert np.allclose(total, expected, rtol=1e-6, atol=1e-5)
-
-
-def test_within():
-    x = np.array([1.0, -2.0, 0.0], np.float32)
-    assert within(x, 2.0)
-    assert not within(x, 1.5)
-    for bad in (np.nan, np.inf, -np.inf):
-        assert not within(np.array([0.0, bad], np.float32), 1e30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
@@ -167,10 +89,3 @@ def test_what_is_not_finite_is_not_lost(wrong, place):
     x = np.ones(70, np.float32)
     x[place] = wrong
     assert not math.isfinite(square_sum(x))
-
-
-def test_rows_are_summed_as_single_vectors():
-    x = np.random.default_rng(5).standard_normal((7, 100)).astype(np.float32)
-    sums = np.empty(7)
-    square_sums(x, sums)
-    assert sums.tolist() == [square_sum(row) for row in x]

@@ -25,10 +25,6 @@ from sqsgd.learning.partition import partition
 SHARED = Path(os.environ.get("SQSGD_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 
 
-def pairs(inputs, labels):
-    return {(image.tobytes(), label) for image, label in zip(inputs.numpy(), labels.tolist(), strict=True)}
-
-
 def test_mnist5k_is_split_evenly_over_the_digits():
     data = load_dataset("mnist5k")
     assert (data.in_shape, data.classes) == ((1, 28, 28), 10)
@@ -36,7 +32,9 @@ def test_mnist5k_is_split_evenly_over_the_digits():
     assert data.train_labels.bincount().tolist() == [400] * 10
     assert data.test_labels.bincount().tolist() == [100] * 10
     assert data.held_out == "1,000 held-out images of MNIST's training set"
-    train, test = pairs(data.train_inputs, data.train_labels), pairs(data.test_inputs, data.test_labels)
+    train, test = (
+        {image.tobytes() for image in each.numpy()} for each in (data.train_inputs, data.test_inputs)
+    )
     assert (len(train), len(test), train & test) == (4000, 1000, set())
     # Scaled, then normalised with the published constants.
     assert data.train_inputs.min().item() == pytest.approx((0 - 0.1307) / 0.3081, rel=1e-6)

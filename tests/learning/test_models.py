@@ -19,20 +19,14 @@ assert set(COUNTS) == set(MODELS) - {"gru"}
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_counts_are_exact_and_other_shapes_fit(name):
     model = make_model(name)
-    assert parameter_count(model) == sum(parameter.numel() for parameter in model.parameters())
     assert (parameter_count(model), list(model.buffers())) == (COUNTS[name], [])
     assert make_model(name, classes=3, in_shape=(2, 20, 24))(torch.zeros(1, 2, 20, 24)).shape == (1, 3)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_scores_of_an_image_do_not_depend_on_its_neighbours(name):
-    model = make_model(name)
+    # Scores of an image do not depend on its neighbours.
     if name.endswith("linear"):  # begins at zero
         torch.nn.init.normal_(model[-1].weight)
     images = torch.randn(3, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     together = model(images)
     alone = torch.cat([model(image[None]) for image in images])
-    assert together.shape == (3, 10)
     assert torch.allclose(together, alone, atol=1e-4)
     assert together.std(dim=0).max() > 1e-3  # and they do depend on the image
 
@@ -64,13 +58,13 @@ def test_resnet110_is_54_pre_activated_blocks_written_out():
 
 @pytest.mark.parametrize("given", [None, lambda: nn.Linear(3, 2)])
 def test_the_seed_decides_alone_and_the_global_generator_is_left_alone(given):
-    torch.manual_seed(1)
     before = torch.random.get_rng_state()
     first = get_flat(make_model("lenet5-classic", seed=5, given=given))
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(2)
-    assert np.array_equal(first, get_flat(make_model("lenet5-classic", seed=5, given=given)))
-    assert not np.array_equal(first, get_flat(make_model("lenet5-classic", seed=6, given=given)))
+    again, other = (get_flat(make_model("lenet5-classic", seed=seed, given=given)) for seed in (5, 6))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_gru_is_torchs_own_with_one_bias():
@@ -97,11 +91,8 @@ def test_a_module_or_a_function_can_be_given():
     assert torch.equal(copied.weight, given.weight)
     made = make_model("in-memory", 2, (3,), given=lambda in_shape, classes: nn.Linear(*in_shape, 5 + classes))
     assert made.weight.shape == (7, 3)
-    make_model("in-memory", given=lambda: nn.Sequential(nn.Conv2d(1, 4, 3), norm(track_running_stats=False)))
-
-
-def norm(**options):
-    return nn.BatchNorm2d(4, **options)
+    no_statistics = nn.BatchNorm2d(4, track_running_stats=False)
+    make_model("in-memory", given=lambda: nn.Sequential(nn.Conv2d(1, 4, 3), no_statistics))
 
 
 class WithMore(nn.Linear):
@@ -122,11 +113,11 @@ def waves():
     [
         (lambda: 7, "returned a int, not a torch.nn.Module"),
         (lambda: nn.Linear(2, 2).requires_grad_(False), "has no trainable parameter"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), norm()), r"'1' \(BatchNorm2d\) keeps running .*GroupNorm"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), r"'1' \(BatchNorm1d\) keeps running"),
         (lambda: nn.Linear(2, 2).double(), "torch.float64 parameters; call .float"),
         (lambda: nn.LazyLinear(3), "has lazy layers"),
         (WithMore(3, 2), r"'_extra_state' in its state_dict is a dict, .*get_extra_state"),
-        (waves(), r"'waves' in its state_dict is a torch\.complex64, .*cannot hold"),
+        (waves(), r"'waves' in its state_dict is a torch\.complex64, which no file can hold"),
     ],
 )
 def test_errors_name_what_is_wrong_with_a_users_model(given, message):

@@ -10,7 +10,7 @@ from sqsgd.learning import records
 from sqsgd.learning.gradients import loss_gradient
 from sqsgd.learning.models import make_model
 from sqsgd.learning.objectives import OBJECTIVES
-from sqsgd.learning.records import in_turn, record_gradients, sampled
+from sqsgd.learning.records import correct_predictions, in_turn, record_gradients, sampled
 
 ENTROPY = OBJECTIVES["cross-entropy"]
 
@@ -138,7 +138,7 @@ def test_a_block_holds_the_coordinates_that_are_sent():
     assert total.dim == scheme.mechanism.dim < 7850
     assert np.count_nonzero(scheme.decode(scheme.encode(total, task, seeded_rng(1)), task)) == total.dim
     other = Task(round=5, client=2, seed=9, dim=7850, bound=0.5)
-    with pytest.raises(ValueError, match="a sum of other coordinates"):
+    with pytest.raises(ValueError, match="a sum over other coordinates"):
         scheme.encode(total, other, secure_rng())
     with pytest.raises(ValueError, match="must be the task's bound"):
         record_sum(model, "cross-entropy", batch, 0.7, scheme=scheme, task=task)
@@ -160,3 +160,32 @@ def test_disjoint_batches_hold_each_record_once_a_turn():
         assert min(map(len, batches)) > 130
     assert in_turn(1000, 5, 0, bytes(32)).tolist() != in_turn(1000, 5, 5, bytes(32)).tolist()
     assert in_turn(999, 5, 2, bytes(32)).tolist() == [i for i in in_turn(1000, 5, 2, bytes(32)) if i < 999]
+
+
+@pytest.mark.parametrize("mixing", [False, True])
+def test_a_prediction_does_not_depend_on_the_others(mixing):
+    """Also where a layer would mix them, even in evaluation mode, and where another record is not finite."""
+    model, (x, y) = make_model("tanh-cnn", seed=1), images(100)
+    if mixing:
+        model = nn.Sequential(model, nn.BatchNorm1d(10, track_running_stats=False))
+    found = correct_predictions(model, (x, y))
+    alone = [correct_predictions(model, (x[i : i + 1], y[i : i + 1])) for i in range(0, 100, 9)]
+    assert found[::9].tolist() == np.concatenate(alone).tolist()
+    x[4], y[5] = torch.nan, 99
+    others = [i for i in range(100) if i not in (4, 5)]
+    assert correct_predictions(model, (x, y))[others].tolist() == found[others].tolist()
+    if not mixing:
+        assert 0 < found.sum() == (model(images(100)[0]).argmax(1) == images(100)[1]).sum()
+
+
+def test_a_record_that_fails_is_left_out_and_changes_no_other():
+    model, (x, y) = make_model("tanh-cnn", seed=1), images(100)
+    y[70] = 99  # no such class
+    with pytest.raises((IndexError, RuntimeError)):
+        record_sum(model, "cross-entropy", (x, y), 0.5)
+    kept, expected = RecordSum(26010, 0.5), RecordSum(26010, 0.5)
+    records.add_records(kept, model, ENTROPY, (x, y), drops=True)
+    others = [i for i in range(100) if i != 70]
+    records.add_records(expected, model, ENTROPY, (x[others], y[others]))
+    assert kept.dropped == 1
+    assert np.array_equal(kept.total, expected.total)

@@ -39,42 +39,6 @@ def p_value(draws, square, bins=60):
     return stats.chi2.sf(statistic, expected.size - 1)
 
 
-def rejection_sampler(square, count, numbers):
-    """Algorithms 1 to 3 of Canonne, Kamath and Steinke (2020), in whole numbers; σ² = ``square``."""
-
-    def bernoulli(top, bottom):
-        return numbers.integers(bottom) < top
-
-    def bernoulli_exp(top, bottom):  # e^-(top / bottom)
-        while top > bottom:
-            if not bernoulli_exp(1, 1):
-                return False
-            top -= bottom
-        k = 1
-        while bernoulli(top, bottom * k):
-            k += 1
-        return k % 2 == 1
-
-    def laplace(scale):
-        while True:
-            fine = int(numbers.integers(scale))
-            if not bernoulli_exp(fine, scale):
-                continue
-            coarse = 0
-            while bernoulli_exp(1, 1):
-                coarse += 1
-            size, negative = fine + scale * coarse, bernoulli(1, 2)
-            if not (negative and size == 0):
-                return -size if negative else size
-
-    scale, found = math.isqrt(square) + 1, []
-    while len(found) < count:
-        y = laplace(scale)
-        if bernoulli_exp((abs(y) * scale - square) ** 2, 2 * square * scale**2):
-            found.append(y)
-    return np.array(found)
-
-
 @pytest.mark.parametrize("square", [1, 2, 9, 500, 20_000, 10**6, 3 * 10**7])
 def test_draws_have_the_exact_law(square):
     """With and without a coarse part: 2^shift is above 1 from σ of 128 on."""
@@ -90,15 +54,6 @@ def test_few_coarse_values_give_the_same_law(monkeypatch):
     assert law.shift == 6
     assert p_value(law.draw(COUNT, seeded_rng(4)), 40_000) > FALSE_ALARM
     assert p_value(without_rejection(law), 40_000) < FALSE_ALARM
-
-
-@pytest.mark.parametrize("square", [3, 40_000])
-def test_draws_agree_with_the_rejection_sampler(square):
-    """Two samples, by the test of Kolmogorov and Smirnov, and each against the law."""
-    theirs = rejection_sampler(square, 2000, np.random.default_rng(7))
-    ours = DiscreteGaussian(square).draw(COUNT, seeded_rng(1))
-    assert p_value(theirs, square, 20) > FALSE_ALARM
-    assert stats.ks_2samp(theirs, ours).pvalue > FALSE_ALARM
 
 
 def broken_scale(law):

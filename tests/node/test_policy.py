@@ -44,7 +44,7 @@ def test_what_the_owner_did_not_allow_is_refused(changes, word):
 
 @pytest.mark.parametrize(
     ("scheme", "options", "notion"),
-    [("fedsgd", {}, "none"), ("cpsgd", {}, "central"), ("ldp-fl", {"per_weight": True}, "per-weight")],
+    [("fedsgd", {}, "none"), ("cpsgd", {}, "central")],
 )
 def test_other_notions_are_refused_even_where_the_owner_lists_the_scheme(scheme, options, notion):
     allowing = policy(schemes=f"sqsgd, {scheme}")

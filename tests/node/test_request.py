@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from asking import DIM, request
 
+from sqsgd import seeded_rng
+from sqsgd.core.task import Task
 from sqsgd.federation.node.request import MalformedRequest, Request
+from sqsgd.federation.node.server import Evaluation
 from sqsgd.federation.node.structure import flatten, untrained
 
 SENT = [
@@ -36,7 +39,8 @@ def test_every_key_is_needed_and_has_one_type(key):
     [
         {"name": "another"}, {"scheme": "sqsgd-stateless"}, {"epsilon": 100.0}, {"bytes": 64},
         {"options": {"levels": 4}}, {"round": 1}, {"client": 6}, {"seed": 10}, {"bound": 21.0}, {"clip": 1.0},
-        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER}, {"by_slot": True},
+        {"alpha": 0.5}, {"beta": 0.5}, {"weights": OTHER}, {"by_slot": True}, {"normalise": True},
+        {"purpose": "evaluation"},
     ],
 )  # fmt: skip
 def test_whatever_a_report_depends_on_is_in_the_identity(changes):
@@ -53,3 +57,21 @@ def test_running_statistics_are_named_and_no_variance_is_below_zero():
     after = structure.sent(weights - 2)
     assert list(after) == list(model)
     assert [array.tolist() for array in after.values()] == [[-1.0] * 3, [-1.0] * 3, [0.0] * 3, 7]
+
+
+@pytest.mark.parametrize(("epsilon", "points"), [(1.0, 0.118), (0.1, 0.972)])
+def test_the_noise_of_an_evaluation(epsilon, points):
+    """Ten silos of 1,000 records: a tenth of a point of accuracy at epsilon 1, a point at 0.1."""
+    asked, rng, found = Evaluation(epsilon=epsilon, delta=1e-5, records=1000), seeded_rng(1), []
+    task = Task(round=0, client=0, seed=1, dim=1, bound=1.0)
+    total = asked.scheme.record_sum(task)
+    total.add((np.arange(1000) < 870).astype(np.float32)[:, None])
+    for _ in range(200):
+        reports = [(task, asked.scheme.randomize(total, task, rng), 1.0) for _ in range(10)]
+        found.append(asked.measured(reports))
+    accuracies = [100 * each["accuracy"] for each in found]
+    assert np.std(accuracies) == pytest.approx(points, rel=0.2)
+    assert np.mean(accuracies) == pytest.approx(87.0, abs=4 * points / np.sqrt(200))
+    assert 100 * found[0]["accuracy_within"] == pytest.approx(1.96 * points, rel=2e-3)
+    covered = [abs(each["accuracy"] - 0.87) < each["accuracy_within"] for each in found]
+    assert 0.9 < np.mean(covered) <= 0.99

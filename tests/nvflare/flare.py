@@ -15,7 +15,7 @@ from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.widgets.fed_event import ClientFedEventRunner
 
 from sqsgd.federation.node.structure import flatten
-from sqsgd.federation.nvflare import shareables
+from sqsgd.federation.nvflare import shareables, sum_records
 
 # As a client's process reads it from the site's local/resources.json when it starts.
 ConfigService.add_section(SystemConfigs.RESOURCES_CONF, {"allow_log_streaming": False})
@@ -74,6 +74,17 @@ class Trainer(Executor):
         change = target(5) - weights
         vector = change if self.kind == DataKind.WEIGHT_DIFF else weights + change
         return DXO(self.kind, data=structure.sent(vector), meta={"loss": 0.25}).to_shareable()
+
+
+class Silo(Executor):
+    """Names its records, to a server that asks per record."""
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        import torch
+
+        rows = np.random.default_rng(7).standard_normal((200, 20)).astype(np.float32)
+        loss = lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean()  # noqa: E731
+        return sum_records(torch.nn.Linear(20, 1, bias=False), loss, rows, rows[:, :1] + rows[:, 5:6])
 
 
 def context(executor=None, *, name="site-1", peer=None, engine=None, direction=FilterKey.IN) -> FLContext:

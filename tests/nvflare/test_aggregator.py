@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
 from asking import arrays, target
-from flare import Engine, Trainer, context, norm
+from flare import Engine, Silo, Trainer, context, norm
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.shareable import Shareable
@@ -18,6 +18,7 @@ from sqsgd.federation.node.server import NoAnswers
 from sqsgd.federation.node.structure import flatten
 from sqsgd.federation.nvflare import SqsgdAggregator, shareables
 from sqsgd.federation.nvflare.client import PrivateExecution
+from sqsgd.privacy.ledger import Ledger
 
 SITES = ("site-1", "site-2")
 
@@ -26,18 +27,21 @@ def aggregator(**options):
     return SqsgdAggregator(**{"epsilon": 200.0, "bytes": 32, "options": {"code": "signs"}, **options})
 
 
-def ask(server, model):
+def ask(server, model, rounds=0):
     """The task data that the server sends for a model."""
     data = DXO(DataKind.WEIGHTS, data=model).to_shareable()
     fl_ctx = context(name="server", engine=Engine(clients=SITES))
     fl_ctx.set_prop(AppConstants.TRAIN_SHAREABLE, data, private=True, sticky=False)
+    fl_ctx.set_prop(AppConstants.NUM_ROUNDS, rounds, private=True, sticky=False)
     server.handle_event(AppEventType.BEFORE_TRAIN_TASK, fl_ctx)
     return data, fl_ctx
 
 
-def reply_of(folder, name, data):
-    owner = {"state-dir": str(folder / name), "max-epsilon": 1e6}
-    return PrivateExecution(Trainer().execute, owner)("train", data, context(name=name), Signal())
+def reply_of(folder, name, data, executor=None, **own):
+    owner = {"state-dir": str(folder / name), **(own or {"max-epsilon": 1e6})}
+    return PrivateExecution((executor or Trainer()).execute, owner)(
+        "train", data, context(name=name), Signal()
+    )
 
 
 def accept(server, name, reply):
@@ -55,6 +59,27 @@ def test_rounds_move_the_model_towards_the_clients(tmp_path):
     weights = flatten(model)[1]
     assert weights @ target(5) > 0.8 * norm(weights) * norm(target(5))
     assert {name: array.shape for name, array in model.items()} == {"first": (10, 20), "second": (100,)}
+
+
+def test_reports_per_record_spend_the_budget_of_all_rounds(tmp_path):
+    pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
+    server = SqsgdAggregator(epsilon=4.0, delta=1e-5, unit="record", records=200)
+    model, owner = {"weight": np.zeros((1, 20), np.float32)}, {"max-epsilon-per-record": 4.0, "delta": 1e-5}
+    for _ in range(5):
+        data, fl_ctx = ask(server, model, rounds=5)
+        for name in SITES:
+            assert accept(server, name, reply_of(tmp_path, name, data, Silo(), **owner))
+        model = shareables.model_of(server.aggregate(fl_ctx))
+    wanted = np.isin(np.arange(20), (0, 5))
+    found = model["weight"][0]
+    assert found @ wanted > 0.7 * norm(found) * norm(wanted)
+    for name in SITES:
+        ledger = Ledger(tmp_path / name / "ledger")
+        assert (len(ledger.entries), ledger.delta) == (5, 1e-5)
+        assert 3.9 < float(ledger.spent) <= 4.0
+    data, _ = ask(server, model, rounds=5)
+    assert not accept(server, SITES[0], reply_of(tmp_path, SITES[0], data, Silo(), **owner))
+    assert server._reasons == {policy.SPENT: 1}
 
 
 def test_the_order_of_arrival_changes_nothing(tmp_path):

@@ -62,13 +62,9 @@ def too_small():
         ]
 
 
-def test_the_excess_is_never_below_the_exact_one():
-    assert too_small() == []
-
-
-@pytest.mark.parametrize("fineness", [1, 4])
-def test_it_is_not_below_on_coarse_grids_either(fineness, monkeypatch):
-    """Then every sum is moved to coarser grids, and most jumps are split."""
+@pytest.mark.parametrize("fineness", [blanket.FINENESS, 1, 4])
+def test_the_excess_is_never_below_the_exact_one(fineness, monkeypatch):
+    """On coarse grids every sum is moved to coarser ones, and most jumps are split."""
     monkeypatch.setattr(blanket, "FINENESS", fineness)
     assert too_small() == []
 

@@ -85,9 +85,6 @@ def test_one_report_of_each_law_is_confirmed(scheme, options):
 
 def test_several_reports_are_confirmed():
     assert "for 2 reports of a user" in said(several())
-
-
-def test_different_passes_are_confirmed():
     passes = [
         Pass(scheme=index(0.5), users=6),
         Pass(scheme=index(0.25), users=4),
@@ -139,7 +136,7 @@ CHANGES = {
     ("passes", 0, "dots", 0, 1): lambda value: int(0.9 * value),
     ("passes", 0, "dots", 1, 0): lambda value: value - 2,
     ("passes", 0, "dots", 2, 0): lambda _: 0,
-    ("passes", 0, "scheme"): lambda value: value.replace("0.5", "0.6"),
+    ("passes", 0, "scheme"): lambda value: value.replace("nearest", "about nearest"),
 }
 
 
@@ -148,12 +145,6 @@ def test_a_claim_that_does_not_hold_is_refused(path):
     """Also with a digest that fits."""
     with pytest.raises((ValueError, IndexError)):
         said(signed(changed(several(), path, CHANGES[path])))
-
-
-def test_an_unknown_law_is_refused():
-    other = changed(several(), ("passes", 0, "scheme"), lambda text: text.replace("nearest", "about nearest"))
-    with pytest.raises(ValueError, match="unknown law"):
-        said(signed(other))
 
 
 def test_only_central_guarantees_in_exact_arithmetic_have_a_document():

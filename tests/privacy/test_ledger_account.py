@@ -75,7 +75,7 @@ def test_epsilons_that_are_none(tmp_path, epsilon):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("notion", ["central", "per-weight", "none", "", None])
+@pytest.mark.parametrize("notion", ["central", "per-coordinate", "none", "", None])
 def test_only_local_epsilons_count(tmp_path, notion):
     with pytest.raises(ValueError, match="notion = "):
         pay(small_ledger(tmp_path), 9, notion=notion)

@@ -79,11 +79,10 @@ def race_of_two(tmp_path, monkeypatch):
     return len(got)
 
 
-def test_two_want_the_last_of_it(tmp_path, monkeypatch):
-    assert race_of_two(tmp_path, monkeypatch) == 1
-
-
-def test_without_a_lock_both_would_get_it(tmp_path, monkeypatch):
+def test_two_want_the_last_of_it_and_without_a_lock_both_would_get_it(tmp_path, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    with monkeypatch.context() as patch:
+        assert race_of_two(tmp_path / "locked", patch) == 1
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     real, turn = files.prepared, threading.Lock()
 

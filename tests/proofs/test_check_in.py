@@ -4,9 +4,9 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from fractions import Fraction
-from math import comb
 
 import pytest
+from shuffling import blanket_share, formula
 
 HIGH, LOW = 3, 1  # odds of a near symbol against another: e^ε₀ = 3
 SYMBOLS = 3
@@ -52,21 +52,9 @@ def size(view):
 
 
 def blanket_bound(users, ratio):
-    """Theorem H1 with the parts of H3, for the mechanism above: E over m of F(m), in fractions."""
-    total = Fraction(HIGH + LOW * (SYMBOLS - 1))
-    gamma = Fraction(SYMBOLS * LOW) / total
-    a, b, q = Fraction(HIGH, LOW) * gamma, gamma, Fraction(1, SYMBOLS)
-    atoms = {a - ratio * b: q, b - ratio * a: q, b - ratio * b: 1 - 2 * q}
-    sums, bound = {Fraction(0): Fraction(1)}, Fraction(0)
-    for m in range(1, users + 1):
-        added = defaultdict(Fraction)
-        for value, mass in sums.items():
-            for jump, chance in atoms.items():
-                added[value + jump] += mass * chance
-        sums = added
-        mean = sum((value * mass for value, mass in sums.items() if value > 0), Fraction(0)) / m
-        bound += comb(users - 1, m - 1) * gamma ** (m - 1) * (1 - gamma) ** (users - m) * mean
-    return bound
+    """Theorem H1 with the parts of H3, for the mechanism above."""
+    parts = [(Fraction(HIGH, LOW), 1, SYMBOLS)]
+    return formula(parts, blanket_share(parts), users, ratio)
 
 
 def divergence(first, second, ratio, count):

@@ -9,7 +9,7 @@ import pytest
 from enumeration import integers_below, law
 
 from sqsgd.mechanisms import channels
-from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
+from sqsgd.mechanisms.channels import PiecewiseGrid
 
 
 def grid(steps, shift, window):
@@ -90,14 +90,3 @@ def test_the_window_and_the_integers_of_real_grids(alphabet, epsilon):
     if channel._starts(np.array([0.5])).dtype != object:
         assert 2 * cells + 2 * step - 2 < 2**63
     assert channel.epsilon <= epsilon
-
-
-@pytest.mark.parametrize("levels", [2, 3, 16, 256])
-@pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e6])
-def test_the_tables_are_sorted(levels, epsilon):
-    """Lemma S9, for the tables of Lemma O3 and the numbers added to them."""
-    channel = OrdinalChannel(levels, epsilon)
-    for level in {0, 1, levels // 2, levels - 1}:
-        below, above = (table[level] for table in channel._table[:2])
-        assert (np.diff(below.astype(object)) >= 0).all()
-        assert (np.diff(above.astype(object)) >= 0).all()

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-OUTPUTS, INPUTS, STATES = 3, 3, 3
+OUTPUTS, INPUTS = 3, 3
 
 
 def random_kernel(rng, gain):

@@ -28,7 +28,7 @@ class Counting:
 
     keys = words = 0
 
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         Counting.keys += 1
 
     def fill(self, target):
@@ -97,7 +97,7 @@ def test_a_key_serves_no_more_than_its_limit_and_one_request(monkeypatch):
     served: list[int] = []
 
     class Measuring(Counting):
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             super().__init__()
             served.append(0)
 
@@ -294,7 +294,7 @@ def small_laws():
     ("cdf", "weights"), [pytest.param(cdf, weights, id=name) for name, cdf, weights in small_laws()]
 )
 def test_every_probability_is_right_however_small(cdf, weights):
-    """Lemmas S10, D2, N3, V1, O2, B1, Theorem L2: the functions that draws are made from."""
+    """Lemmas S9, D2, N3, V1, O2, B1, Theorem L2: the functions that draws are made from."""
     assert wrong_probabilities(cdf, weights) == []
 
 

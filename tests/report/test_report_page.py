@@ -1,21 +1,29 @@
-"""The page as text and its tables: what they say, and that strings of a run cannot inject anything."""
+"""The page of runs: groups, statement, figures and tables; strings of a run cannot inject anything."""
 
 import csv
+import dataclasses
 import json
 import math
 import re
+import xml.etree.ElementTree as ElementTree
 from unittest import mock
 
+import folders
+import numpy as np
 import pytest
 import vl_convert
 from folders import write_run
+from scipy import stats
 from tags import Tags
 
 from sqsgd.report import page
+from sqsgd.report.charts import all_charts, write_charts
 from sqsgd.report.groups import group_runs
-from sqsgd.report.page import arms, write_report, write_tables
-from sqsgd.report.tables import clean, text
-from sqsgd.training import reading
+from sqsgd.report.page import write_report, write_tables
+from sqsgd.report.statement import statements
+from sqsgd.report.tables import clean
+from sqsgd.training.reading import read_runs
+from sqsgd.training.summary import mean_interval
 
 NASTY = "</script><b onmouseover=alert(1)>&'\"<!--{{ 7 * 7 }}"
 PLACES = {"src", "href", "action", "srcset", "data", "poster", "formaction"}
@@ -33,6 +41,8 @@ def written(tmp_path, monkeypatch):
 
 
 def test_the_page_shows_everything(tmp_path, written):
+    with pytest.raises(ValueError, match="does not exist"):
+        write_report([tmp_path / "none"], tmp_path / "report.html")
     for seed in range(3):
         write_run(tmp_path / "runs" / f"a{seed}", seed=seed)
     write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none", best=0.8)
@@ -50,7 +60,6 @@ def test_the_page_shows_everything(tmp_path, written):
         "has spent the sum of their totals.",
     ):
         assert part in words
-    assert re.search(r"sqsgd report \S+/runs --out \S+/report\.html", words)
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out again/\d", words)
     assert len(found.named("figure")) == len(found.named("figcaption")) == 6
     names = [each["id"] for _, each in found.tags if "id" in each]
@@ -65,11 +74,9 @@ def test_privacy_comes_first_and_seeded_noise_has_a_banner(tmp_path, written):
     write_run(tmp_path / "runs" / "a")
     found = Tags(written())
     sections = [each["id"] for each in found.named("section")]
-    assert sections == ["privacy", "results", "figures", "configuration", "reproduce"]
+    assert sections[0] == "privacy"
     assert "Seeded noise." in found.words
-    assert {"class": "tiles"} in found.named("dl")  # one run needs no table
     write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none")
-    assert {"class": "tiles"} not in Tags(written()).named("dl")
     (tmp_path / "runs/a").rename(tmp_path / "elsewhere")
     assert "Seeded noise." not in Tags(written()).words  # nothing to protect
 
@@ -121,47 +128,7 @@ def test_strings_from_a_run_stay_strings(tmp_path, written):
     assert any(NASTY in row["group"] for row in json.loads(data)["charts"]["#plot-loss"]["data"]["values"])
 
 
-def test_the_page_is_written_whole_or_not_at_all(tmp_path):
-    run = write_run(tmp_path / "a")
-    with pytest.raises(ValueError, match="is a folder"):
-        write_report([run], tmp_path)
-    with pytest.raises(ValueError, match="does not exist"):
-        write_report([tmp_path / "none"], tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
-    written = write_report([str(run)], str(tmp_path / "new" / "deep" / "report.html"), title="A title")
-    assert [path.name for path in written.parent.iterdir()] == ["report.html"]
-
-
-def test_a_run_that_measured_nothing_and_a_repeated_seed_are_shown(tmp_path, monkeypatch):
-    folders = [write_run(tmp_path / name) for name in ("first", "second")]
-    runs = [reading.read_run(folder) for folder in folders]
-    for run in runs:
-        for name in run.columns:
-            if name != "round":
-                run.columns[name][:] = math.nan
-    assert math.isnan(group_runs(runs)[0].seconds)
-    monkeypatch.setattr(page, "read_runs", lambda _paths: (runs, []))
-    content = write_report([tmp_path], tmp_path / "page.html").read_text()
-    assert not Tags(content).named("figure")
-    assert "nan" not in " ".join(Tags(content).words)
-    assert "Unknown guarantee" in content
-    assert f"{tmp_path}/second: finished; does not count, another run has its seed" in content
-
-
 # ---------------------------------------------------------------- tables
-
-
-def shown(row):
-    return {name: text(cell) for name, cell in row.items()}
-
-
-def test_an_error_is_named_and_is_no_percentage(tmp_path, written):
-    write_run(tmp_path / "runs/a", metric="RMSE", best=0.25)
-    assert "RMSE" in Tags(written()).words
-    (row,) = map(shown, arms(group_runs(reading.read_runs([tmp_path / "runs"])[0])))
-    assert "%" not in row["mean"]
-    write_run(tmp_path / "runs/b", loss="squared-error")
-    assert "Result" in Tags(written()).words
 
 
 @pytest.mark.parametrize("nasty", ["\x00", "\n", "\x1b", "\u202e", "\udcff"])
@@ -194,3 +161,198 @@ def test_csv_has_a_row_per_run_per_arm_and_per_point(grouped, tmp_path):
         row for row in rows["figures"] if row["figure"] == "accuracy-by-round" and row["arm"] == whole["arm"]
     ]
     assert float(points[-1]["half_width_95"]) == groups[0].accuracy[1]
+
+
+BASELINE = {"scheme": "fedsgd", "notion": "none"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ([{"seed": 0}, {"seed": 1}], {"sqsgd"}),
+        ([{"seed": 1, "ledgers": "a"}, {"seed": 2, "ledgers": "b"}], {"sqsgd"}),
+        ([{"epsilon": 200.0}, {"epsilon": 400.5}], {"ε 200", "ε 400.5"}),
+        ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes, lr by rule"}),
+        ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
+        ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
+        ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
+        # Names that runs were given are their labels, with a number where two groups have one.
+        ([{"name": "Us"}, {"name": "Us", "bytes": 64}], {"Us", "Us (2)"}),
+        # Baselines are not named after budgets that they ignore.
+        (
+            [{"epsilon": 200.0}, {"bytes": 128}, BASELINE, {**BASELINE, "epsilon": 200.0}],
+            {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"},
+        ),
+    ],
+)
+def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):
+    assert {group.label for group in grouped(*settings)} == labels
+
+
+@pytest.mark.parametrize(("metric", "best", "worse"), [(None, 0.9, 0.5), ("RMSE", 0.25, 0.5)])
+def test_the_best_group_comes_first_and_one_that_measured_nothing_last(grouped, metric, best, worse):
+    """The highest accuracy, or the lowest error."""
+    runs = ({"bytes": 9, "done": 3}, {"bytes": 64, "best": worse}, {"bytes": 256, "best": best})
+    groups = grouped(*({"metric": metric, **run} for run in runs))
+    assert [group.config.bytes for group in groups] == [256, 64, 9]
+    assert math.isnan(groups[2].accuracy[0])
+
+
+def test_means_are_over_finished_runs_if_there_are_any(grouped):
+    (group,) = grouped({"seed": 0}, {"seed": 1, "done": 20}, {"seed": 2, "done": 5, "error": "no"})
+    assert [run.config.seed for run in group.counted] == [0]
+    assert group.states == "1 finished, 1 unfinished, 1 failed"
+    assert math.isnan(group.accuracy[1])
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_seed_counts_once_unless_the_noise_was_secure(grouped, secure):
+    (group,) = grouped(*({"seed": seed, "secure": secure} for seed in (0, 1, 2, 2)))
+    if secure:
+        assert (len(group.counted), group.repeated) == (4, ())
+        return
+    assert [run.config.seed for run in group.counted] == [0, 1, 2]
+    assert [run.folder for run in group.repeated] == [group.runs[3].folder]
+    assert group.states == "4 finished, 1 with a repeated seed"
+    assert group.accuracy == mean_interval([float(run.accuracies[-1]) for run in group.runs[:3]])
+
+
+CENTRAL = {
+    "central_epsilon": 0.13811,
+    "central_note": "local 4 against everyone; central (0.139, 1e-6) against readers of the models",
+    "central_assumptions": ["nobody knows the order", "no user reveals a slot"],
+}
+ONCE = {"participation": "once", "epsilon": 4.0, "clients": 60000}
+SECURE_ONCE = {**ONCE, "secure": True, "central": CENTRAL}
+
+
+@pytest.fixture
+def stated(tmp_path):
+    """The statement on a run with these settings, in one line."""
+
+    def make(**settings):
+        write_run(tmp_path / "run", **settings)
+        ((made, _labels),) = statements(group_runs(read_runs([tmp_path])[0]))
+        return " ".join([made.short + ".", *made.sentences]).replace("\N{NO-BREAK SPACE}", " ")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "not_said"),
+    [
+        ({"epsilon": 400.0}, "40 × 400 = 16,000 in total|at most about 10^174 times|is a weak guarantee", ""),
+        ({"epsilon": 400.0}, "this was an experiment and protects nobody", "noise was secure"),
+        ({"epsilon": 1.0, "rounds": 5}, "2.718 times as likely|at most 73.1 % of the time", "weak"),
+        ({"epsilon": 1.0}, "the total is a weak guarantee by itself", ""),
+        ({"secure": True}, "The noise was secure", "protects nobody"),
+        ({"scheme": "fedsgd", "notion": "none"}, "No privacy. These schemes have no privacy", "noise"),
+        (
+            {"scheme": "cpsgd", "notion": "central"},
+            "provided that the aggregator is trusted|a δ that the run did not record",
+            "locally",
+        ),
+        ({"notion": "astral"}, "Unknown guarantee. The meaning of its ε is unknown", "private with"),
+        ({"scheme": "unheard-of", "done": 4}, "Unknown guarantee.", "private with"),
+        ({"done": 10}, "4,000 in total so far|has so far spent 10 × 400 = 4,000", ""),
+        ({"done": 0, "error": "out of memory"}, "nothing was sent and nothing was spent", ""),
+        (
+            SECURE_ONCE,
+            "; central ε 0.139.|private: local 4 against everyone; central (0.139",
+            "secret order.",
+        ),
+        (SECURE_ONCE, "It assumes that nobody knows the order; that no user reveals a slot.", ""),
+        ({**ONCE, "central": CENTRAL}, "with secure noise and a secret order.", ""),
+    ],
+)
+def test_what_is_stated(stated, settings, said, not_said):
+    text = stated(**settings)
+    for words in said.split("|"):
+        assert words in text
+    assert not not_said or not_said not in text
+
+
+def test_a_client_that_did_not_always_take_part(stated, monkeypatch):
+    line = folders._line
+    halved = lambda *given: {**line(*given), "epsilon_total": 400.0 * (given[0] // 2 + 1)}  # noqa: E731
+    monkeypatch.setattr(folders, "_line", halved)
+    assert "sent 20 reports. It spent 20 × 400 = 8,000" in stated(participation="5")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"central": None},
+        {"participation": "all"},
+        {"notion": "central", "scheme": "cpsgd"},
+        {"done": 20},
+        *({"central": {**CENTRAL, name: value}} for name, value in [
+            ("central_epsilon", None), ("central_epsilon", 4.0), ("central_epsilon", -0.1),
+            ("central_note", ""), ("central_assumptions", []), ("central_assumptions", None),
+        ]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_central_number_without_all_that_it_rests_on(stated, changes):
+    text = stated(**{**ONCE, "central": CENTRAL, **changes})
+    assert "centrally" not in text
+    assert "central ε" not in text
+
+
+def test_a_group_states_its_weakest_guarantee(tmp_path):
+    for seed, epsilon in enumerate((0.1, 0.3, 0.2)):
+        central = {**CENTRAL, "central_epsilon": epsilon}
+        write_run(tmp_path / "runs" / f"{seed}", **ONCE, seed=seed, central=central)
+    ((made, _),) = statements(group_runs(read_runs([tmp_path])[0]))
+    assert made.central.epsilon == 0.3
+    write_report([tmp_path], tmp_path / "page.html")
+    assert "Central ε and δ add up too." in (tmp_path / "page.html").read_text()
+    write_run(tmp_path / "runs" / "3", **ONCE, seed=3)
+    ((made, _),) = statements(group_runs(read_runs([tmp_path])[0]))
+    assert made.central is None
+
+
+FEDSGD = {"scheme": "fedsgd", "notion": "none"}
+
+
+def test_curves_are_means_with_the_interval_of_student(grouped):
+    groups = grouped(*({"seed": seed} for seed in range(3)), FEDSGD, {**FEDSGD, "seed": 1})
+    by_round, by_bytes, loss, epsilon, bound, clip_rate = all_charts(groups)
+    group = next(each for each in groups if each.config.scheme == "sqsgd")
+    curve = by_round.curves["sqsgd"]
+    values = np.stack([run.accuracies for run in group.runs])
+    mean = [point["mean"] for point in curve]
+    assert np.allclose(mean, values.mean(axis=0))
+    low, high = stats.t.interval(0.95, 2, mean, stats.sem(values, axis=0))
+    assert np.allclose([(point["low"], point["high"]) for point in curve], np.stack([low, high], axis=1))
+    assert curve[-1]["half"] == group.accuracy[1]  # the band ends at the ± of the table
+    assert {point["group"] for point in by_round.points if "low" in point} == {"sqsgd"}  # two say too little
+    assert by_bytes.curves["sqsgd"][-1]["x"] == 40 * 273
+    assert not by_bytes.log_x
+    assert len(loss.curves) == 2
+    assert list(epsilon.curves) == ["sqsgd"]
+    assert epsilon.points[-1]["mean"] == 16000
+    assert "low" not in epsilon.points[-1]  # nothing is estimated there
+    assert "they have no guarantee: fedsgd" in epsilon.caption
+    for chart in (bound, clip_rate):
+        assert list(chart.curves) == ["sqsgd"]
+        assert "it is constant: fedsgd" in chart.caption
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_files_have_the_same_bytes_each_time(grouped, tmp_path, kind, start):
+    """Figures without points are left out; labels are text, whatever they contain."""
+    label = r"_$\bad{$ <b> & _"
+    charts = all_charts(grouped(*({"name": label, "seed": seed} for seed in range(3)), {"scheme": "fedsgd"}))
+    charts = charts if kind == "svg" else charts[:1]
+    empty = dataclasses.replace(charts[0], name="empty", points=[])
+    first, again = (write_charts([*charts, empty], tmp_path / name, kind) for name in ("one", "two"))
+    assert [path.name for path in first] == [f"{chart.name}.{kind}" for chart in charts]
+    for one, other in zip(first, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert one.read_bytes().startswith(start)
+    if kind == "svg":
+        assert label in "".join(ElementTree.parse(first[0]).getroot().itertext())  # noqa: S314

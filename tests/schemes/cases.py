@@ -48,69 +48,35 @@ class Case:
 
 DIRECTION_BIAS = 0.0009  # one rotation of 64 coordinates is not quite Gaussian: 3 %
 SHORT = {"reach": 1.0}  # a range that vectors within the bound can fill
+ONE, TWO, TINY = ({"dim": dim, "bytes": 1} for dim in (1, 2, 4))
+THREE, NORM = {"dim": 3, "bytes": 2}, {"norm_epsilon": 3.0}
+PAPER = {"least_epsilon": 1.0, "whole_epsilon": False, "tiny": {"dim": 2, "bytes": 2}}
+CENTRAL = {"notion": "central", "whole_epsilon": False, "tiny": None}
+TWO_PICKS = {"picks": 2, "levels": 4, "select_share": 0.5}
+DISJOINT = {"reports": 20, "batching": "disjoint", "rate": 0.1}
 CASES = [
     Case(name="sqsgd", options={"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
     Case(name="sqsgd", options={"levels": 3, "reach": 1.5}, bias=DIRECTION_BIAS),
-    Case(
-        name="sqsgd",
-        options={"code": "signs", "norm_epsilon": 3.0},
-        bias=DIRECTION_BIAS,
-        tiny_options=SHORT,
-    ),
+    Case(name="sqsgd", options=NORM | {"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
     Case(name="sqsgd-stateless", options={"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
     Case(name="sqsgd-stateless", options={"levels": 4, "reach": 2.0}, bias=DIRECTION_BIAS),
-    Case(name="sqsgd", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),
-    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny={"dim": 4, "bytes": 1}),
-    Case(
-        name="sqsgd",
-        options={"code": "sparse", "norm_epsilon": 3.0},
-        bias=DIRECTION_BIAS,
-        tiny={"dim": 4, "bytes": 1},
-    ),
-    Case(name="sqsgd-paper", least_epsilon=1.0, whole_epsilon=False, tiny={"dim": 2, "bytes": 2}),
-    Case(
-        name="sqsgd-paper",
-        options={"adaptive": True},
-        least_epsilon=1.0,
-        whole_epsilon=False,
-        tiny={"dim": 2, "bytes": 2},
-        tiny_options={"norm_epsilon": 1.0},
-    ),
+    Case(name="sqsgd", bias=DIRECTION_BIAS, tiny=TINY),
+    Case(name="sqsgd-stateless", bias=DIRECTION_BIAS, tiny=TINY),
+    Case(name="sqsgd", options=NORM | {"code": "sparse"}, bias=DIRECTION_BIAS, tiny=TINY),
+    Case(name="sqsgd-paper", **PAPER),
+    Case(name="sqsgd-paper", options={"adaptive": True}, **PAPER, tiny_options={"norm_epsilon": 1.0}),
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
     Case(name="privunit-index", bias=DIRECTION_BIAS),
     Case(name="privunit-index", options={"nearest": 1}, bias=DIRECTION_BIAS),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
     Case(name="piecewise", tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
-    Case(
-        name="piecewise",
-        options={"coordinates": 1, "levels": 5},
-        tiny={"dim": 3, "bytes": 2},
-        tiny_options=SHORT,
-    ),
-    Case(
-        name="piecewise",
-        options={"coordinates": 1, "reach": 8.0},
-        tiny={"dim": 2, "bytes": 1},
-        tiny_options=SHORT,
-    ),
-    Case(name="ldp-fed", tiny={"dim": 4, "bytes": 1}, tiny_options=SHORT),
+    Case(name="piecewise", options={"coordinates": 1, "levels": 5}, tiny=THREE, tiny_options=SHORT),
+    Case(name="piecewise", options={"coordinates": 1, "reach": 8.0}, tiny=TWO, tiny_options=SHORT),
+    Case(name="ldp-fed", tiny=TINY, tiny_options=SHORT),
     Case(name="ldp-fed", options={"levels": 16}, tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="ldp-fl", tiny_options=SHORT),
-    Case(
-        name="ldp-fl",
-        options={"per_weight": True},
-        notion="per-weight",
-        tiny={"dim": 1, "bytes": 1},
-        tiny_options=SHORT,
-    ),
     Case(name="fedsel", waits=True, bias=0.8, tiny={"dim": 3, "bytes": 1}),
-    Case(
-        name="fedsel",
-        options={"picks": 2, "levels": 4, "select_share": 0.5},
-        waits=True,
-        bias=1.0,
-        tiny={"dim": 3, "bytes": 1},
-    ),
+    Case(name="fedsel", options=TWO_PICKS, waits=True, bias=1.0, tiny={"dim": 3, "bytes": 1}),
     Case(name="privunit", bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit", options={"levels": 2}, bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit", options={"levels": 5, "reach": 2.0}, bias=DIRECTION_BIAS, tiny=None),
@@ -130,17 +96,10 @@ CASES = [
     Case(name="dgc", notion="none", mean_bytes=64 * 4, tiny=None),
     Case(name="dgc", options={"count": 1}, notion="none", waits=True, bias=1.0, tiny=None),
     Case(name="sqsgd-record", notion="record", tiny=None),
-    Case(
-        name="sqsgd-record",
-        options={"reports": 20, "batching": "disjoint", "rate": 0.1},
-        notion="record",
-        tiny=None,
-    ),
-    Case(name="cpsgd", notion="central", whole_epsilon=False, tiny=None),
-    Case(name="cpsgd", options={"levels": 4, "reach": 2.0}, notion="central", whole_epsilon=False, tiny=None),
-    Case(
-        name="cpsgd", options={"clients": 50, "delta": 1e-6}, notion="central", whole_epsilon=False, tiny=None
-    ),
+    Case(name="sqsgd-record", options=DISJOINT, notion="record", tiny=None),
+    Case(name="cpsgd", **CENTRAL),
+    Case(name="cpsgd", options={"levels": 4, "reach": 2.0}, **CENTRAL),
+    Case(name="cpsgd", options={"clients": 50, "delta": 1e-6}, **CENTRAL),
 ]
 PRIVATE = [case for case in CASES if case.notion != "none"]
 

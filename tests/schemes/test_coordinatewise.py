@@ -1,17 +1,13 @@
 """Coordinate-wise schemes: plans and errors, and the two readings of LDP-FL."""
 
-import itertools
-
 import numpy as np
 import pytest
-from cases import task, unit_vector
 
-from sqsgd import make_scheme, seeded_rng
+from sqsgd import make_scheme
 from sqsgd.core.codec import Column
-from sqsgd.core.transforms import Rotate
 from sqsgd.mechanisms.channels import OrdinalChannel, PiecewiseGrid
 from sqsgd.mechanisms.scalardp import equal_share
-from sqsgd.schemes.coordinatewise import best_plan, energy, ldp_fl
+from sqsgd.schemes.coordinatewise import best_plan, energy
 
 D400, D2000 = 1 << 17, 1 << 21
 
@@ -22,13 +18,8 @@ D400, D2000 = 1 << 17, 1 << 21
         ("piecewise", {"coordinates": 160}, D400, 400.0, 256, 3719),
         ("piecewise", {}, D400, 400.0, 256, 2380),
         ("piecewise", {"coordinates": 160, "reach": 119850**0.5}, 119850, 400.0, 256, 3.1e7),
-        ("piecewise", {"coordinates": 800}, D2000, 2000.0, 7168, 11903),
-        ("piecewise", {}, D2000, 2000.0, 7168, 7619),
-        ("piecewise", {"coordinates": 800, "reach": 1722224**0.5}, 1722224, 2000.0, 7168, 1.3e9),
         ("ldp-fl", {}, D400, 400.0, 256, 10123),
         ("ldp-fl", {"coordinates": 2048}, D400, 400.0, 256, 60781),
-        ("ldp-fl", {}, D2000, 2000.0, 7168, 32397),
-        ("ldp-fl", {"coordinates": 57344}, D2000, 2000.0, 7168, 1.1e6),
         ("ldp-fed", {"coordinates": 512, "levels": 16}, D400, 400.0, 256, 64692),
         ("ldp-fed", {"coordinates": 8192, "levels": 128}, D2000, 2000.0, 7168, 7.5e6),
     ],
@@ -67,47 +58,3 @@ def test_all_of_the_budget_goes_to_the_coordinates_in_equal_parts():
     assert chances[0] - chances[2] == pytest.approx(3.0, abs=1e-9)
     kernel = channel.log_kernel
     assert kernel[2, 2] - kernel[2, 3] == pytest.approx(3.0 / 4, abs=1e-9)
-
-
-def worst_ratio(scheme, pairs):
-    """The largest ratio of a message's probabilities between two inputs."""
-    mechanism = scheme.mechanism
-    outputs = [np.array(bits, np.uint8) for bits in itertools.product((0, 1), repeat=mechanism.dim)]
-
-    def densities(x):
-        return np.array([mechanism.log_density((codes,), x, 1.0) for codes in outputs])
-
-    return max(float(np.abs(densities(x) - densities(y)).max()) for x, y in pairs)
-
-
-def corner_pairs(dim, differing):
-    """Corners of the cube that differ in this many coordinates."""
-    corners = [np.array(c, np.float32) for c in itertools.product((-1, 1), repeat=dim)]
-    return [(x, y) for x in corners for y in corners if np.count_nonzero(x != y) == differing]
-
-
-def test_per_weight():
-    """ε between vectors that differ in one weight, and k ε for the whole vector, as ``notion`` states."""
-    scheme = ldp_fl(3, 2.0, 1, per_weight=True, reach=1.0)
-    assert (scheme.privacy.notion, scheme.privacy.epsilon) == ("per-weight", 2.0)
-    assert worst_ratio(scheme, corner_pairs(3, 1)) == pytest.approx(2.0)
-    assert worst_ratio(scheme, corner_pairs(3, 3)) == pytest.approx(6.0)
-
-
-def test_weights_are_not_rotated_where_each_has_its_own_budget():
-    """A rotation would spread one weight over all bits; only the sent weights' bits may move."""
-    scheme = ldp_fl(300, 2.0, 8, per_weight=True)
-    assert not any(isinstance(stage, Rotate) for stage in scheme.transforms)
-    assert scheme.code_bits == scheme.mechanism.dim == 64
-    x, t = unit_vector(300), task(scheme)
-    before = scheme.encode(x, t, seeded_rng(1))
-    sent = set(scheme.transforms[0].coordinates(t, 300).tolist())
-    x[next(i for i in range(300) if i not in sent)] = 9.0
-    assert scheme.encode(x, t, seeded_rng(1)) == before
-
-
-def test_clipping_would_break_the_guarantee_of_single_weights():
-    """Clipping scales all weights by their common norm: one changed weight would change them all."""
-    scheme = ldp_fl(30, 1.0, 4, per_weight=True, reach=1.0)
-    with pytest.raises(ValueError, match=r"clip = 0\.5: clipping scales all weights"):
-        scheme.encode(np.ones(30, np.float32), task(scheme, clip=0.5), seeded_rng(1))

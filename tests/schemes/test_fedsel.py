@@ -45,8 +45,3 @@ def test_the_predicted_error_is_the_measured_one(dim, epsilon, options):
     )
     unbiased = np.mean(lengths) / np.mean(overlaps) ** 2 - 1
     assert scheme.mechanism.unbiased_error(1.0) == pytest.approx(unbiased, rel=0.05)
-
-
-def test_one_coordinate_needs_no_choice():
-    scheme = fedsel(1, 3.0, 1)
-    assert (scheme.mechanism.selection, len(scheme.mechanism.layout), scheme.residual) == (None, 1, False)

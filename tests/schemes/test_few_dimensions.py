@@ -8,7 +8,6 @@ import pytest
 from sqsgd import SCHEMES, Scheme, Task, make_scheme, seeded_rng
 from sqsgd.core.transforms import gaussian_rotation
 from sqsgd.mechanisms.sparse import NearCodes, SparseLaw, SparseMatches
-from sqsgd.privacy.planner import plan
 from sqsgd.schemes.privunit_index import NearestVertices
 
 DIMS = (1, 2, 3, 8, 31, 64, 128)
@@ -126,16 +125,3 @@ def test_a_third_round_only_where_it_matters():
     assert gaussian_rotation(119850, 15).rounds == 3
     assert gaussian_rotation(119850, 184).identity == "rotate 2 shared=0"
     assert gaussian_rotation(1, 1).identity == "rotate 3 shared=0 least=64"
-
-
-def test_the_mean_of_one_number():
-    """Numbers from 0 to 100 by the index of a vertex, as a device sends them."""
-    scheme = make_scheme("privunit-index", dim=1, epsilon=4.0)
-    x = np.random.default_rng(2).uniform(20, 87, (20_000, 1)).astype(np.float32)
-    found = estimates(scheme, x, 100.0)
-    assert abs(found.mean() - x.mean()) < 4 * found.std() / math.sqrt(len(x)) + 0.5
-
-
-def test_the_plan_names_a_better_scheme_for_one_number():
-    assert any("--scheme piecewise" in each for each in plan(dim=1, epsilon=4.0, bytes=4).warnings)
-    assert not any("piecewise" in each for each in plan(dim=16, epsilon=4.0, bytes=4).warnings)

@@ -5,24 +5,16 @@ import math
 import numpy as np
 import pytest
 from cases import unit_vector
-from reference import g_test
 from scipy import stats
 
 from sqsgd import make_scheme, seeded_rng
 from sqsgd.core.codec import Column
 from sqsgd.mechanisms.cap_direction import CapDirection
-from sqsgd.schemes.privunit import Grid, OnGrid, SphereCap
+from sqsgd.schemes.privunit import Grid, OnGrid
 from sqsgd.schemes.privunit_index import NearestVertices, best_nearest, largest_sum
 from sqsgd.schemes.vqsgd import best_repeats
 
 BUDGETS = [(2, 0.5), (3, 5.0), (10, 1.0), (50, 0.1), (200, 60.0), (1000, 400.0)]
-
-
-def test_one_coordinate_is_randomised_response():
-    cap = SphereCap(dim=1, epsilon=1.0)
-    kept = sum(cap.draw(np.array([-1.0]), seeded_rng(seed))[0] == -1.0 for seed in range(2000))
-    share = math.e / (1 + math.e)
-    assert g_test([kept, 2000 - kept], [2000 * share, 2000 * (1 - share)]) > 1e-6
 
 
 def grid_sees_only_what_is_private(mechanism):

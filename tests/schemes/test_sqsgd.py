@@ -19,7 +19,6 @@ from sqsgd.schemes.sqsgd import (
     best_of,
     best_sparse,
     choices,
-    code_of,
     most_coordinates,
     of_counts,
     visits,
@@ -48,10 +47,10 @@ def test_a_block_leaves_a_residual_and_the_whole_leaves_none():
     whole, block = (
         make_scheme("sqsgd", dim=300, epsilon=4000.0, bytes=size, code="signs") for size in (64, 63)
     )
-    assert (whole.residual, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
-    assert (block.residual, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
+    assert (whole.keeps_state, whole.mechanism.dim, len(whole.transforms)) == (False, 512, 1)
+    assert (block.keeps_state, block.mechanism.dim, len(block.transforms)) == (True, 256, 2)
     stateless = make_scheme("sqsgd-stateless", dim=300, epsilon=4000.0, bytes=63, code="signs")
-    assert (stateless.residual, stateless.mechanism.dim) == (False, 504)
+    assert (stateless.keeps_state, stateless.mechanism.dim) == (False, 504)
 
 
 def test_only_the_norm_depends_on_the_length():
@@ -78,16 +77,6 @@ def test_more_bytes_never_hurt(name, dim, epsilon):
         factor = visits if name == "sqsgd" else (lambda whole, size: whole / size)
         costs.append((1 + mechanism.relative_error(1.0)) * factor(padded(dim), mechanism.dim))
     assert all(after <= 1.001 * before for before, after in itertools.pairwise(costs))
-
-
-def test_the_code_is_the_one_with_the_least_error_unless_it_is_given():
-    chosen = {
-        budget: code_of(make_scheme("sqsgd-stateless", dim=64, epsilon=budget[0], bytes=budget[1]).mechanism)
-        for budget in ((4.0, 8), (2000.0, 8), (2000.0, 64))
-    }
-    assert list(chosen.values()) == ["sparse", "sparse", "levels"]
-    for code in ("signs", "levels", "sparse"):
-        assert code_of(make_scheme("sqsgd", dim=300, epsilon=50.0, bytes=64, code=code).mechanism) == code
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 20.0, 60.0])

@@ -1,11 +1,7 @@
 """``scheme = "auto"``, the default: one choice for trainings, plans and federations."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from quadratic import Quadratic, after
 
 from sqsgd import RunConfig, make_scheme, plan, seeded_rng
 from sqsgd.core.task import Task
@@ -63,7 +59,7 @@ def test_a_report_is_about_the_average():
     """The message of an average is that of a stateless client whose gradient is the average."""
     scheme = make_scheme("sqsgd", dim=300, epsilon=20.0, bytes=32, average=0.75)
     numbers, kept, expected = np.random.default_rng(0), None, np.zeros(300, np.float32)
-    assert scheme.residual
+    assert scheme.keeps_state
     assert not scheme.sends_block
     for round in range(5):
         gradient = numbers.standard_normal(300).astype(np.float32)
@@ -72,29 +68,3 @@ def test_a_report_is_about_the_average():
         expected = np.float32(0.75) * expected + np.float32(0.25) * gradient
         assert np.array_equal(kept, expected)
         assert message == scheme.encode(expected, task, seeded_rng(round))
-
-
-class NoisyBatches(Quadratic):
-    """Ten clients with one optimum, whose batches are noisier than the gradient is long."""
-
-    dim, clients = 20_000, 10
-
-    def __init__(self):
-        point = np.random.default_rng(1).standard_normal(self.dim) / math.sqrt(self.dim)
-        self.points = np.tile(point.astype(np.float32), (self.clients, 1))
-
-    def gradient(self, weights, round, client):
-        noise = 3 * np.random.default_rng((round, client)).standard_normal(self.dim) / math.sqrt(self.dim)
-        return (weights - self.points[client] + noise).astype(np.float32)
-
-
-def test_the_default_averages_the_noise_of_batches():
-    """At the same rate: a stateless report is mostly about the noise of one batch."""
-    left = {}
-    for name in ("auto", "sqsgd-stateless"):
-        config = RunConfig(epsilon=400.0, scheme=name, clients=10, rounds=200)
-        scheme = config.make_scheme(NoisyBatches.dim, visits=config.average_reports, apart=config.apart)
-        problem = NoisyBatches()
-        _, state = after(200, scheme, replace(config.fitted(scheme, 10), lr=0.8), problem)
-        left[name] = float(np.linalg.norm(state.weights - problem.points[0]))
-    assert left["auto"] < 0.7 * left["sqsgd-stateless"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from test_python_api import numbers
 from torch import nn
-from typed import typed
 
 import sqsgd
 from sqsgd.learning.datasets import given_dataset
@@ -14,12 +14,6 @@ from sqsgd.training.settings import RunConfig, make_config
 
 SMALL = {"clients": 4, "rounds": 4, "batch": 8, "evaluate_every": 2, "workers": 1, "report": False}
 DIM = 3
-
-
-def numbers(count=120):
-    draw = np.random.default_rng(0)
-    inputs = draw.normal(size=(count, 3)).astype(np.float32)
-    return inputs, inputs @ np.array([1.0, -2.0, 0.5], np.float32)
 
 
 REGRESSION = {"dataset": numbers(), "model": nn.Linear(3, 1, bias=False), "loss": "squared-error", **SMALL}
@@ -44,8 +38,7 @@ def test_a_function_makes_the_scheme(scheme, tmp_path):
 
 
 def test_a_scheme_is_an_object(tmp_path):
-    made = sqsgd.make_scheme("privunit", dim=DIM, epsilon=7.0)
-    run = sqsgd.train(**REGRESSION, scheme=made, out=tmp_path / "run")
+    run = sqsgd.train(**REGRESSION, scheme=MADE, out=tmp_path / "run")
     assert (run.config.scheme, run.config.epsilon, run.summary["scheme"]) == ("in-memory", 7.0, "privunit")
     settings = {"resume": True, "report": False, "out": tmp_path / "run"}
     parts = {"dataset": numbers(), "model": REGRESSION["model"]}
@@ -54,7 +47,10 @@ def test_a_scheme_is_an_object(tmp_path):
     other = sqsgd.make_scheme("privunit", dim=DIM, epsilon=6.0)
     with pytest.raises(ValueError, match="is another than this run was begun with"):
         sqsgd.train(**parts, **settings, scheme=other)
-    assert sqsgd.train(**parts, **settings, scheme=made).summary["rounds"] == 4
+    assert sqsgd.train(**parts, **settings, scheme=MADE).summary["rounds"] == 4
+
+
+MADE = sqsgd.make_scheme("privunit", dim=DIM, epsilon=7.0)
 
 
 def not_a_scheme():
@@ -65,14 +61,8 @@ def not_a_scheme():
     ("settings", "words"),
     [
         ({"scheme": sqsgd.make_scheme("privunit", dim=5, epsilon=7.0)}, "for 5 weights; the model has 3"),
-        (
-            {"scheme": sqsgd.make_scheme("privunit", dim=DIM, epsilon=7.0), "epsilon": 4.0},
-            "spends 7; epsilon = 4",
-        ),
-        (
-            {"scheme": sqsgd.make_scheme("privunit", dim=DIM, epsilon=7.0), "options": {"a": 1}},
-            "made already",
-        ),
+        ({"scheme": MADE, "epsilon": 4.0}, "spends 7; epsilon = 4"),
+        ({"scheme": MADE, "options": {"a": 1}}, "made already"),
         ({"scheme": not_a_scheme, "epsilon": 4.0}, "returned a int, not a sqsgd.Scheme"),
         ({"scheme": "math:nothing", "epsilon": 4.0}, "module 'math' has no 'nothing'"),
         ({"scheme": "math:pi", "epsilon": 4.0}, "is a float, not a function that makes it"),
@@ -89,19 +79,6 @@ def test_schemes_that_do_not_fit_are_named(settings, words, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scheme_by_name_on_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_schemes.py").write_text(
-        "import sqsgd\n\ndef mine(dim, epsilon):\n"
-        "    return sqsgd.make_scheme('privunit', dim=dim, epsilon=epsilon)\n"
-    )
-    command = "sqsgd train --scheme my_schemes:mine --model linear --rounds 2 --participation 0.5 --epsilon 9"
-    done = typed(f"{command} --out run")
-    assert done.code == 0, done.error
-    assert "scheme         privunit" in done.out
-    assert sqsgd.training.settings.load_config("run/config.toml").scheme == "my_schemes:mine"
-
-
 @pytest.mark.parametrize(
     ("asked", "count"), [("0.1", 10), (0.25, 25), ("1.0", 100), (1.0, 100), ("0.001", 1), (7, 7)]
 )
@@ -112,14 +89,6 @@ def test_a_fraction_of_the_clients(asked, count):
     ):
         assert (config.participants, config.asked) == (count, count)
     assert RunConfig(epsilon=8.0, participation=asked).on(np.arange(100), 100).asked == count
-
-
-@pytest.mark.parametrize("asked", ["0", "1.5", "-0.1", "nan", "many", "0.0"])
-def test_wrong_fractions_are_named(asked):
-    with pytest.raises(
-        ValueError, match=f"participation = '{asked}' must be 'all', 'once', a number .* or a frac"
-    ):
-        RunConfig(epsilon=8.0, clients=100, participation=asked)
 
 
 # ---------------------------------------------------------------- local epochs
@@ -170,27 +139,11 @@ def test_every_example_is_in_every_epoch_once():
     assert not np.array_equal(np.concatenate(list(epoch_batches(mine, 8, 1, 2, 2, 3))), epochs[0])
 
 
-def test_dropout_repeats_itself_in_local_steps():
-    from sqsgd.learning.objectives import OBJECTIVES
-
-    about = {"objective": OBJECTIVES["squared-error"], "local_epochs": 1, "local_lr": 0.05, "dropout": 0.5}
-    made = problem(**about)
-    assert made.random
-    first, again = (list(made.gradients(made.initial(), 1, [0, 1])) for _ in range(2))
-    assert [gradient.tobytes() for _, gradient in first] == [gradient.tobytes() for _, gradient in again]
-
-
 def test_local_epochs_learn_more_in_a_round(tmp_path):
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 3, 600)
     inputs = draw.normal(labels[:, None], 1.0, (600, 8)).astype(np.float32)
-    about = {
-        "dataset": (inputs, labels),
-        "model": "mlp",
-        "epsilon": 400.0,
-        "clients": 4,
-        "rounds": 5,
-    }
+    about = {"dataset": (inputs, labels), "model": "mlp", "epsilon": 400.0, "clients": 4, "rounds": 5}
     about |= {"report": False, "local_lr": 0.1, "scheme": "fedsgd"}
     runs = [sqsgd.train(**about, local_epochs=epochs, out=tmp_path / str(epochs)) for epochs in (0, 3)]
     assert [run.summary["lr"] for run in runs] == [0.3, pytest.approx(0.1 * 3 * 4)]  # the steps of a client

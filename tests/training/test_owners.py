@@ -7,8 +7,8 @@ import pytest
 import sqsgd
 from sqsgd.cli.train import describe
 from sqsgd.learning.partition import partition
+from sqsgd.runs.sweep import check_runs, make_sweep
 from sqsgd.training.settings import RunConfig, make_config
-from sqsgd.training.sweep import check_runs, make_sweep
 
 OWNERS, ROWS = 60, 10
 ONCE = {"model": "linear", "scheme": "auto", "epsilon": 5.0, "bytes": 8, "rounds": 10}
@@ -59,7 +59,10 @@ def test_owners_are_the_clients_or_nothing_runs(engine, settings, words, tmp_pat
         check_runs(sweep)
 
 
-def test_data_without_owners_keep_their_clients():
+def test_data_without_owners_keep_their_clients(tmp_path):
+    few = {"model": "linear", "epsilon": 5.0, "rounds": 1, "clients": 7, "partition": "natural"}
+    with pytest.warns(UserWarning, match="clients = 7: only the first of the data's 60 clients take part"):
+        sqsgd.train(dataset=people(), **few, out=tmp_path / "some", report=False)
     config = RunConfig(epsilon=1.0)
     assert (config.on(None, 100).clients, config.on(None, 100).partition) == (10, "iid")
     assert make_config({"clients": 3, "partition": "drawn"}).on(None, 100).partition == "drawn"

@@ -1,14 +1,17 @@
-"""A run's folder: one process writes it, and what a crash left is resumed or refused."""
+"""A run's folder: one process writes it; what a crash left is resumed or refused, and read in any state."""
 
+import math
 import multiprocessing
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import write_run
 from tiny_runs import prepared, resumed, started, stopped
 
 from sqsgd.training import State
+from sqsgd.training.reading import find_runs, read_run, read_runs
 from sqsgd.training.run_folder import CHECKPOINT, RunFolder, new_folder
 
 
@@ -51,25 +54,6 @@ def test_a_folder_that_lost_rounds_cannot_be_resumed(folder):
         with folder.held(), pytest.raises(ValueError, match=r"damaged: only . of the checkpoint's 2"):
             folder.keep_rounds(2)
         assert folder.metrics.read_text() == lost
-
-
-def test_a_state_comes_back_as_it_was(tmp_path):
-    numbers = np.random.default_rng(3)
-    weights, moment, first, second = numbers.standard_normal((4, 7)).astype(np.float32)
-    state = State(
-        round=2**40, weights=weights, bound=0.1 + 0.2, optimizer={"moment": moment, "steps": np.int64(5)},
-        residuals={0: first, 10**9: second}, spent={10**9: 3, 0: 1},
-    )  # fmt: skip
-    RunFolder(tmp_path).save(state, {"seed": 2**63, "options": {"levels": 8}})
-    back, config = RunFolder(tmp_path).load()
-    assert (back.round, back.bound, back.spent) == (state.round, state.bound, state.spent)
-    assert config == {"seed": 2**63, "options": {"levels": 8}}
-    assert back.optimizer["steps"] == 5
-    for kept, was in ((back.weights, weights), (back.optimizer["moment"], moment)):
-        assert kept.tobytes() == was.tobytes()
-    assert {client: kept.tobytes() for client, kept in back.residuals.items()} == {
-        0: first.tobytes(), 10**9: second.tobytes(),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("fails", ["fsync", "pwrite", "replace"])
@@ -117,3 +101,97 @@ def test_many_at_once_get_one_folder_each(tmp_path):
         made = [folder for ten in pool.map(make_ten, [tmp_path] * 4, chunksize=1) for folder in ten]
     assert len(set(made)) == 40
     assert all(Path(folder).is_dir() for folder in made)
+
+
+def test_a_finished_run_is_read_whole(tmp_path):
+    run = read_run(write_run(tmp_path / "a", rounds=40, epsilon=2.5))
+    assert (run.state, run.status, run.rounds) == ("finished", "finished", 40)
+    assert run.summary.notion == "local"
+    assert run.columns["epsilon_total"][-1] == 100.0
+    assert len(run.accuracies) == 4
+    assert np.isnan(run.columns["accuracy"][0])
+    plain = read_run(write_run(tmp_path / "b", scheme="fedsgd", notion="none"))
+    assert plain.columns["epsilon"][0] == math.inf
+
+
+def test_unfinished_failed_and_empty_runs_say_so(tmp_path):
+    unfinished = read_run(write_run(tmp_path / "a", done=37, rounds=600))
+    assert unfinished.status == "unfinished at round 37 of 600"
+    failed = read_run(write_run(tmp_path / "b", done=3, error="out of memory"))
+    assert failed.status == "failed at round 3 of 40: out of memory"
+    silent = read_run(write_run(tmp_path / "d", done=0, error=""))
+    assert silent.status == "failed at round 0 of 40: no reason was given"
+    second = write_run(tmp_path / "e")
+    (second / "error.txt").write_text("the first attempt failed")
+    assert read_run(second).state == "finished"
+    (second / "metrics.jsonl").unlink()
+    assert "metrics.jsonl ends at round 0" in read_run(second).status
+
+
+def test_a_last_line_that_is_cut_off_is_no_round_yet(tmp_path):
+    folder = write_run(tmp_path / "a", done=12)
+    content = (folder / "metrics.jsonl").read_bytes()
+    for cut in (1, 30, 200):
+        (folder / "metrics.jsonl").write_bytes(content[:-cut])
+        run = read_run(folder)
+        assert (run.state, run.rounds) == ("unfinished", 11)
+
+
+HUGE = f'{{"round": {"9" * 400}}}'
+
+
+@pytest.mark.parametrize(
+    "line", ["garbage", "{}", "[]", '{"round": 4}', "[" * 100000, '{"round": 1e999}', HUGE]
+)
+def test_a_damaged_line_ends_what_is_read(tmp_path, line):
+    folder = write_run(tmp_path / "a")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines[4] = line
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run = read_run(folder)
+    assert (run.state, run.rounds) == ("damaged", 4)
+    assert "line 5 of metrics.jsonl" in run.status
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'{"notion": "local"}'])
+def test_a_damaged_summary_is_damage(tmp_path, content):
+    folder = write_run(tmp_path / "a")
+    (folder / "summary.json").write_bytes(content)
+    assert read_run(folder).status == "damaged at round 40 of 40: summary.json cannot be read"
+
+
+def test_runs_are_found_at_any_depth_once_and_in_natural_order(tmp_path):
+    for seed in (10, 2, 0):
+        write_run(tmp_path / "x" / "y" / f"seed-{seed}", seed=seed)
+    write_run(tmp_path / "x" / ".hidden" / "seed-3", seed=3)
+    (tmp_path / "x" / "sweep.toml").write_text("")
+    found = find_runs([tmp_path, tmp_path / "x", tmp_path / "x" / "y" / "seed-2"])
+    assert [folder.name for folder in found] == ["seed-0", "seed-2", "seed-10"]
+
+
+def test_one_unreadable_run_does_not_hide_the_others(tmp_path):
+    write_run(tmp_path / "good")
+    bad = write_run(tmp_path / "bad")
+    (bad / "config.toml").write_text("rounds = ")
+    early = tmp_path / "early"
+    early.mkdir()
+    (early / "error.txt").write_text("no such dataset\nand more")
+    runs, unreadable = read_runs([tmp_path])
+    assert [run.folder.name for run in runs] == ["good"]
+    assert [each.folder.name for each in unreadable] == ["bad", "early"]
+    assert "failed before that was written: no such dataset" in unreadable[1].reason
+    with pytest.raises(ValueError, match="no run can be read"):
+        read_runs([bad])
+
+
+def test_runs_that_chose_a_sweeps_rates_are_left_out(tmp_path):
+    """Unless there are no others yet, or their folder is named."""
+    sweep = tmp_path / "sweep"
+    tuning = write_run(sweep / "tuning" / "sqsgd" / "lr-0.1")
+    (sweep / "sweep.toml").write_text('title = "Mine"\n')
+    assert find_runs([tmp_path]) == [tuning]
+    final = write_run(sweep / "runs" / "sqsgd" / "seed-1")
+    assert find_runs([sweep]) == find_runs([tmp_path]) == [final]
+    assert find_runs([sweep / "tuning"]) == [tuning]
+    other = write_run(tmp_path / "tuning" / "a")  # of no sweep
+    assert find_runs([tmp_path]) == [final, other]

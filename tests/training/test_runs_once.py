@@ -70,7 +70,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
             later.extend(cohort.tolist())
             return super()._chosen(round, cohort)
 
-    records = list(dataclasses.replace(run, problem=Noting(**vars(run.problem))).rounds(state))
+    records = list(dataclasses.replace(run, problem=Noting(**vars(run.problem))).rounds())
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip
@@ -98,36 +98,3 @@ def test_refusals_are_told(tmp_path):
     summary = json.loads((tmp_path / "second" / "summary.json").read_text())
     assert summary["refused"] == sum(record.refused for record in records) == 20
     assert "20 reports, by their clients' own ledgers" in describe(summary, tmp_path)
-
-
-def test_a_softmax_by_sgd_has_a_bound_and_a_rate_of_its_own(tmp_path):
-    """Another bound where public data pretrained it; such a model recognises digits before any report."""
-    mixed = "soft-hog:0.5+font-digits:0.87"
-    adam, mlp, zero, public = (
-        prepared(tmp_path / "run", ONCE, **changes)
-        for changes in (
-            {"optimizer": "adam"},
-            {"model": "mlp", "features": "soft-hog"},
-            {"model": "linear", "features": mixed},
-            {"model": "pretrained-linear", "features": mixed},
-        )
-    )
-    assert adam.settings.lr < 1
-    assert mlp.settings.lr <= 1.25 < 10 < zero.settings.lr
-    assert (public.settings.bound, zero.settings.bound) == (0.25, 0.5)
-    accuracies = [run.problem.evaluate(run.problem.initial())[0] for run in (zero, public)]
-    assert accuracies[0] < 0.2 < 0.9 < accuracies[1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scheme": "sqsgd", "options": {"code": "signs"}}, "keeps a residual .* write scheme = 'auto'"),
-        ({"clients": 4001}, "partition = 'drawn' lets them draw one each"),
-        ({"scheme": "fedsgd", "ledgers": "somewhere"}, "'fedsgd' is not locally private"),
-    ],
-)
-def test_invalid_combinations_are_refused_by_name(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(tmp_path / "run", ONCE, **changes)
-    assert not (tmp_path / "run").exists()

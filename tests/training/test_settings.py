@@ -3,12 +3,11 @@
 import dataclasses
 
 import pytest
-from tiny_runs import prepared
 
-from sqsgd import RunConfig
+from sqsgd import RunConfig, make_scheme
+from sqsgd.runs.train import _ledgers, fitted
 from sqsgd.training import Settings
 from sqsgd.training.settings import load_config, make_config
-from sqsgd.training.train import _ledgers, fitted
 
 
 def test_a_written_configuration_is_complete_and_reloads(tmp_path):
@@ -56,13 +55,6 @@ def test_who_draws_the_noise_has_no_default():
     assert Settings(epsilon=8.0, seed=1, secure=False).secure is False
 
 
-def test_the_default_rate_suits_the_optimizer(tmp_path):
-    rates = {
-        kind: prepared(tmp_path / kind, optimizer=kind).settings.lr for kind in ("sgd", "momentum", "adam")
-    }
-    assert rates["momentum"] == rates["adam"] == pytest.approx(rates["sgd"] / 100)
-
-
 def run_settings(**values):
     budget = {"scheme": "sqsgd-stateless", "epsilon": 8.0, "bytes": 2048, "rounds": 5, "clients": 100}
     return fitted(make_config({**budget, **values}), 3920)[2]
@@ -76,23 +68,17 @@ def test_a_clients_cap_is_what_the_run_is_announced_to_cost(participation, cap):
         assert made.max_epsilon == cap if ledgers else made is None
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options", "reason"),
-    [
-        ("fedsgd", {}, "scheme = 'fedsgd' is not locally private"),
-        ("cpsgd", {}, "scheme = 'cpsgd' is not locally private"),
-        ("ldp-fl", {"per_weight": True}, "scheme = 'ldp-fl' is not locally private"),
-        ("privunit", {}, "real arithmetic only, which ledgers do not certify"),
-    ],
-)
-def test_no_ledger_for_what_it_cannot_certify(scheme, options, reason):
-    with pytest.raises(ValueError, match=f"ledgers = '.*users'.*{reason}"):
-        run_settings(scheme=scheme, ledgers="users", options=options)
-
-
 def test_what_is_given_wins_over_the_rules():
     ruled = run_settings(features="hog", model="linear", participation="once")
     assert ruled.bound != run_settings(participation="once").bound  # of a softmax on features of unit length
     given = run_settings(features="hog", model="linear", participation="once", lr=0.5, bound=3.0)
     assert (given.lr, given.bound) == (0.5, 3.0)
     assert ruled.lr != 0.5
+
+
+@pytest.mark.parametrize("scheme", ["sqsgd-stateless", "dgc"])
+def test_factors_of_a_residual_that_is_not_kept_are_refused(scheme):
+    """Also with an average or a velocity, which they would not weigh."""
+    made = make_scheme(scheme, dim=1000, epsilon=8.0, bytes=32)
+    with pytest.raises(ValueError, match=r"beta = 2: .* keeps no residual to weigh"):
+        run_settings(scheme=scheme, beta=2.0).fitted(made, 10)

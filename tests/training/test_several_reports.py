@@ -40,14 +40,7 @@ def test_a_user_spends_all_its_reports(run):
     assert known.epsilon < 1.0
     assert "0.5 per report; 1 in total: no user sends more than 2" in describe(summary, made.folder)
     write_report([made.folder], made.folder / "page.html")
-    page = (made.folder / "page.html").read_text()
-    assert "Each client sends at most 2 reports, whose ε add up, so 1 is the total" in page
-    assert "It covers all 2 reports of a client" in page
-
-
-def test_the_certificate_lies_beside_the_summary(run):
-    made, _ = run
-    summary = json.loads((made.folder / "summary.json").read_text())
+    assert "whose ε add up, so 1 is the total" in (made.folder / "page.html").read_text()
     document = json.loads((made.folder / "central.json").read_text())
     assert document["epsilon"] >= summary["central_epsilon"]
     assert (document["reports"], document["passes"][0]["users"]) == (2, summary["central_users"])
@@ -92,13 +85,10 @@ def test_the_orders_of_several_reports_are_independent(one_visit, monkeypatch):
     assert p_value() < 1e-6
 
 
-def test_seeded_orders_of_one_report_stay_as_they_were_and_files_keep_all():
+def test_seeded_orders_of_one_report_stay_as_they_were_and_files_keep_all(tmp_path):
     one, two = (seeded_order(50, 5, 3, reports=reports) for reports in (1, 2))
     assert one.cohort(0).tolist() == two.cohort(0).tolist()
     assert two.cohort(10).tolist() != two.cohort(0).tolist()
-
-
-def test_the_file_of_an_order_keeps_its_passes(tmp_path):
     order = secret_order(100, 10, rounds=7, reports=3, one_visit=True)
     assert kept_order(keep_order(order, tmp_path)) == order
     assert len(order.key) == 3 * orders.KEY_BYTES
@@ -153,26 +143,6 @@ def test_after_a_crash_the_passes_go_on_in_the_same_orders(tmp_path):
     rest = list(resumed(loaded(tmp_path / "run")))
     assert [record.epsilon_total for record in rest] == [2.0]
     assert rest[-1].accuracy == whole[-1].accuracy
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"reports": 0}, "reports = 0 must be .* 1 to 10000"),
-        ({"reports": 3}, "rounds = 4 cannot be cut into 3 passes of one length"),
-        ({"reports": 2, "rounds": 200}, "rounds = 100 is more than clients = 40"),
-        ({"reports": 2, "participation": "5"}, "reports = 2 needs participation = 'once', not '5'"),
-        ({"reports": 2, "participation": "all"}, "reports = 2 needs participation = 'once', not 'all'"),
-        ({"reports": 2, "visits": 3}, "visits = 3 with reports = 2 must be 1"),
-        ({"reports": 2, "visits": 1, "engine": "flower"}, "asks a node for one report in a round"),
-        ({"reports": 2, "scheme": "sqsgd", "options": {"code": "signs"}}, "would link its reports"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_before_anything_is_paid(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(tmp_path / "run", {**SMALL, **changes})
-    assert not (tmp_path / "run").exists()
 
 
 def test_reports_imply_participation_and_rounds():

@@ -1,22 +1,21 @@
 """Sweeps: what a file means, what is kept, what is not done twice, what a table says."""
 
-import contextlib
 import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
+from live import marked, wait_until
 from tiny_runs import SWEEP
 
-from sqsgd.training import sweep as sweeps
-from sqsgd.training import train
-from sqsgd.training.sweep import load_sweep, make_sweep
+from sqsgd.runs import sweep as sweeps
+from sqsgd.runs import train
+from sqsgd.runs.sweep import load_sweep, make_sweep
 
 FIGURE_FILES = sorted((Path(__file__).parents[2] / "experiments").glob("figure*.toml"))
 
@@ -44,7 +43,12 @@ def test_panels_times_arms_times_seeds():
     assert all(job.config.evaluate_every == job.config.rounds for job in sweep.tuning_jobs())
 
 
-def test_base_panels_and_arms_are_merged():
+def test_base_panels_and_arms_are_merged_and_may_have_names():
+    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
+    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
+    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
+    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
+    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
     base = {**SWEEP["base"], "options": {"reach": 2.0, "levels": 4}, "ledgers": "kept"}
     arms = [{"scheme": "sqsgd-paper", "options": {"levels": 16}}]
     sweep = make_sweep({**SWEEP, "base": base, "arms": arms, "tuning_rounds": 2}, "")
@@ -53,16 +57,6 @@ def test_base_panels_and_arms_are_merged():
     jobs = sweep.jobs({cell.name: 0.1})
     assert [job.config.ledgers for job in jobs] == [f"kept/runs/{cell.name}/seed-{seed}" for seed in (1, 2)]
     assert [{job.config.rounds for job in some} for some in (sweep.tuning_jobs(), jobs)] == [{2}, {6}]
-
-
-def test_arms_and_panels_can_be_named():
-    arms = [{"scheme": "sqsgd", "name": "Ours"}, {"scheme": "fedsgd"}]
-    sweep = make_sweep({**SWEEP, "panels": [{"name": "ε = 60", "epsilon": 60.0}], "arms": arms}, "")
-    assert [(cell.panel, cell.arm) for cell in sweep.cells()] == [("ε = 60", "Ours"), ("ε = 60", "fedsgd")]
-    jobs = sweep.jobs({cell.name: 0.05 for cell in sweep.cells()})
-    assert {job.folder for job in jobs} >= {"runs/ε-60_Ours/seed-1", "runs/ε-60_fedsgd/seed-2"}
-    assert {job.config.name for job in jobs} == {"ε = 60: Ours", "ε = 60: fedsgd"}
-    assert make_sweep(tomllib.loads(sweep.to_toml()), "again") == sweep
 
 
 @pytest.mark.parametrize(
@@ -141,24 +135,6 @@ def test_two_processes_do_not_run_one_sweep(tmp_path):
 
 
 COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--jobs", "1", "--json", "--out"]
-MARK = "SQSGD_TEST_MARK"
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 240  # on a busy machine
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def marked(mark):
-    """The processes with this mark in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -168,13 +144,14 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_p
     sweep = make_sweep({**SWEEP, "base": base, "rates": [0.05], "arms": SWEEP["arms"][:1]}, "")
     out, config, mark = tmp_path / "sweep", tmp_path / "sweep.toml", f"test-{os.getpid()}-{tmp_path.name}"
     config.write_text(sweep.to_toml())
-    environment = {**os.environ, MARK: mark}
+    environment = {**os.environ, "SQSGD_TEST": mark}
     process = subprocess.Popen([*COMPARE, str(out), "--config", str(config)], env=environment)
     try:
-        wait_until(lambda: any(path.stat().st_size > 5_000 for path in out.rglob("metrics.jsonl")))
+        begun = lambda: any(path.stat().st_size > 5_000 for path in out.rglob("metrics.jsonl"))  # noqa: E731
+        wait_until(begun, 240, "some rounds")
         assert len(marked(mark)) >= 2  # it, and one that trains
         process.send_signal(signal.SIGKILL)
-        wait_until(lambda: not marked(mark))
+        wait_until(lambda: not marked(mark), 240, "all processes have ended")
     finally:
         for pid in marked(mark):
             os.kill(pid, signal.SIGKILL)
@@ -185,8 +162,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on_to_the_same_models(tmp_p
     request.getfixturevalue("one_process")
     list(sweeps.run_sweep(sweep, out, jobs=1))
     for job in sweep.jobs({"sqsgd": 0.05}):
-        run, state = train.prepare(job.config, tmp_path / "whole" / job.folder).started()
-        list(run.rounds(state))
+        list(train.prepare(job.config, tmp_path / "whole" / job.folder).started().rounds())
         models = [
             (place / job.folder / "model.safetensors").read_bytes() for place in (out, tmp_path / "whole")
         ]
@@ -212,19 +188,6 @@ def test_each_cell_takes_the_rate_at_which_it_did_best(tmp_path):
     assert sweeps.choose(by_loss, tmp_path / "by-loss") == {"sqsgd": 0.2}
     alone = make_sweep({**SWEEP, "rates": [0.7]}, "a test")  # nothing to choose, so nothing was tried
     assert sweeps.choose(alone, tmp_path) == {"sqsgd": 0.7, "fedsgd": 0.7}
-
-
-def test_of_errors_the_lowest_is_best(tmp_path):
-    sweep, error = make_sweep(SWEEP, "a test"), {"accuracy": None, "metric": "RMSE", "better": "lower"}
-    for cell, values in (("sqsgd", (0.4, 0.6)), ("fedsgd", ("nan", 0.9))):
-        for rate, value in zip(sweep.rates, values, strict=True):
-            written(tmp_path / f"tuning/{cell}/lr-{rate:g}", **error, metrics={"RMSE": value})
-        written(tmp_path / f"runs/{cell}/seed-1", **error, metrics={"RMSE": values[1]})
-    assert sweeps.choose(sweep, tmp_path) == {"sqsgd": 0.05, "fedsgd": 0.2}
-    rows = sweeps.table(sweep, tmp_path, {"sqsgd": 0.05, "fedsgd": 0.2})
-    assert [(row["arm"], row["metric"], row["value"]) for row in rows] == [
-        ("sqsgd", "RMSE", 0.6), ("fedsgd", "RMSE", 0.9),
-    ]  # fmt: skip
 
 
 def test_a_table_counts_what_finished_and_names_what_failed(tmp_path):
@@ -272,22 +235,6 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
         ValueError, match="arm 'sqsgd', panel 'clients 300': 300 clients cannot share 288 images"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_grid_that_ends_too_early_is_continued(tmp_path):
-    """No arm is compared at a rate next to which a better one was not tried."""
-    out = tmp_path / "sweep"
-    values = {**SWEEP, "arms": [{"scheme": "fedsgd"}], "rates": [0.001, 0.003], "seeds": [1]}
-    _, (row,) = finished({**values, "choose_by": "loss"}, out)
-    (cell,) = make_sweep(values, "").cells()
-    ranks = {rate: rank for rank, rate, _ in sweeps.tried(load_sweep(out / "sweep.toml"), cell, out)}
-    rates = sorted(ranks)
-    place = rates.index(row["lr"])
-    assert rates[:2] == [0.001, 0.003]
-    assert 2 <= place < len(rates) - 1
-    assert ranks[rates[place]] == min(ranks.values())
-    assert row["lr_at_edge"] is False
 
 
 @pytest.mark.parametrize(

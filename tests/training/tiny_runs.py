@@ -1,6 +1,6 @@
 """Runs of a few seconds on the data of ``tiny``: prepared, finished, or cut off on the way."""
 
-from sqsgd.training import train
+from sqsgd.runs import train
 from sqsgd.training.settings import load_config, make_config
 
 TINY = {
@@ -42,14 +42,12 @@ def loaded(folder):
 
 def started(run, **options):
     """The rounds of a new run."""
-    run, state = run.started()
-    return run.rounds(state, **options)
+    return run.started().rounds(**options)
 
 
 def resumed(run):
     """The rounds that are left."""
-    run, state = run.resumed()
-    return run.rounds(state)
+    return run.rounds()
 
 
 def finished(folder, base=TINY, **changes):

@@ -11,6 +11,11 @@ export class MalformedAnswer extends Error {
   override name = "MalformedAnswer";
 }
 
+/** Keys of the gateway that the study did not sign, or not for now. */
+export class UnsignedKeys extends Error {
+  override name = "UnsignedKeys";
+}
+
 // ---------------------------------------------------------------- binary HTTP (RFC 9292)
 
 function counted(content: Uint8Array | string): Bytes {
@@ -84,6 +89,26 @@ async function cipher(key: Bytes): Promise<CryptoKey> {
 
 async function newPair(): Promise<CryptoKeyPair> {
   return (await crypto.subtle.generateKey("X25519", false, ["deriveBits"])) as CryptoKeyPair;
+}
+
+/**
+ * The gateway's keys, if the study signed them and they are valid at `now`, in seconds since 1970.
+ *
+ * Throws UnsignedKeys if not, and NotSupportedError in a browser without Ed25519.
+ */
+export async function checkKeys(signed: Bytes, signer: Bytes, now: number): Promise<Bytes> {
+  const end = Math.max(0, signed.length - 64), content = signed.slice(0, end), signature = signed.slice(end);
+  const key = await crypto.subtle.importKey("raw", signer, "Ed25519", false, ["verify"]);
+  if (!(await crypto.subtle.verify("Ed25519", key, signature, joined("sqsgd gateway keys\0", content)))) {
+    const advice = "tell the study's owner, and try again from another network";
+    throw new UnsignedKeys(`the study did not sign them: whoever gave them could read reports; ${advice}`);
+  }
+  const until = Number(numberOf(content.subarray(-8)));
+  if (now >= until) {
+    const day = new Date(1000 * until).toISOString().slice(0, 16);
+    throw new UnsignedKeys(`they expired at ${day}: set this device's clock, or tell the study's owner`);
+  }
+  return content.subarray(0, -13);
 }
 
 /** Number and public key of the first configuration with our algorithms. */

@@ -1,6 +1,6 @@
 /** The terms of a study: bytes whose digest is its id. What a device does not take part in is refused. */
 
-import { hex, sha, type Bytes } from "./bytes.js";
+import { hex, sha, unhex, type Bytes } from "./bytes.js";
 import { Scheme } from "./scheme.js";
 import { makeTask, type Task } from "./task.js";
 import { TokenKey, type Blind } from "./token.js";
@@ -61,6 +61,8 @@ export class Terms {
     known: Record<string, any>,
     readonly scheme: Scheme,
     readonly key: TokenKey,
+    /** Signs the gateway's keys (Ed25519). */
+    readonly signer: Bytes,
   ) {
     this.#known = known;
     this.name = String(known.name);
@@ -87,8 +89,9 @@ export class Terms {
         throw new RangeError("its reports are not the same for all devices of a round");
       }
       if (hex(scheme.fingerprint.reverse()) !== known.fingerprint) throw new RangeError("fingerprint");
-      const id = hex(await sha(256, description));
-      return new Terms(id, description, known, scheme, await TokenKey.of(known.token_key));
+      if (!/^[0-9a-f]{64}$/.test(known.gateway_key)) throw new RangeError("gateway_key");
+      const id = hex(await sha(256, description)), key = await TokenKey.of(known.token_key);
+      return new Terms(id, description, known, scheme, key, unhex(known.gateway_key));
     } catch (error) {
       throw new Refused("study", `this browser does not take part in this study: ${(error as Error).message}`);
     }

@@ -2,7 +2,7 @@
 
 import { base64url, fromBase64url, hex, joined, type Bytes } from "./bytes.js";
 import type { Ledger, Part } from "./ledger.js";
-import { encapsulate, MalformedAnswer, packRequest, readAnswer } from "./oblivious.js";
+import { checkKeys, encapsulate, MalformedAnswer, packRequest, readAnswer, UnsignedKeys } from "./oblivious.js";
 import { checkWeights } from "./softmax.js";
 import { checkAddress, Refused, Terms, type Report } from "./terms.js";
 import { SIGNATURE_BYTES } from "./token.js";
@@ -249,13 +249,13 @@ export class Visit {
 
   /** A request through the study's relay, or without one to the service. */
   async #ask(path: string, body: string | null = null, show?: (sealed: number) => void): Promise<Bytes> {
-    const { relay, requestBytes } = this.terms;
+    const { relay, requestBytes, signer } = this.terms;
     if (relay === null) {
       show?.(0);
       return http(this.url + path, body, body === null ? {} : { "content-type": "application/json" });
     }
     try {
-      this.#keys ??= await http(relay);
+      this.#keys ??= await checkKeys(await http(relay), signer, Date.now() / 1000);
       const { capsule, open } = await encapsulate(this.#keys, packRequest(path, body, requestBytes));
       show?.(capsule.length);
       const sealed = await http(relay, capsule, { "content-type": "message/ohttp-req" });
@@ -265,8 +265,9 @@ export class Visit {
     } catch (error) {
       this.#keys = null; // it may have been replaced
       if (error instanceof MalformedAnswer) throw new ServiceRefused(0, `the relay: ${error.message}`);
+      if (error instanceof UnsignedKeys) throw new Refused("changed", `the relay's keys are not used: ${error.message}`);
       if ((error as Error).name === "NotSupportedError") {
-        throw new Refused("browser", "this browser has no X25519, which relays need: use a newer one");
+        throw new Refused("browser", "this browser lacks X25519 or Ed25519, which relays need: use a newer one");
       }
       throw error;
     }

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { ascii, base64url, fromBase64url, hex, joined, numberOf, random, unhex } from "../dist/bytes.js";
 import { Encoder } from "../dist/encoder.js";
-import { encapsulate, MalformedAnswer, packRequest, readAnswer } from "../dist/oblivious.js";
+import { checkKeys, encapsulate, MalformedAnswer, packRequest, readAnswer, UnsignedKeys } from "../dist/oblivious.js";
 import { checkAddress, Refused, Terms } from "../dist/terms.js";
 import { TokenKey } from "../dist/token.js";
 import { Ledger } from "../dist/ledger.js";
@@ -105,6 +105,20 @@ test("the first configuration that is understood is taken; damaged answers are r
   assert.equal(readAnswer(unhex("0140660040c80001410000")).status, 200, "after an informational answer");
 });
 
+test("keys are those that the study signed, for as long as it says", async () => {
+  const signed = unhex(oblivious.signed_keys), signer = unhex(known.gateway_key), until = oblivious.valid_until;
+  assert.equal(hex(await checkKeys(signed, signer, until - 0.1)), oblivious.keys);
+  assert.equal((await encapsulate(signed, new Uint8Array(8))).capsule[0], signed[2]); // others skip the signature
+  for (let i = 0; i < signed.length; i++) {
+    await assert.rejects(checkKeys(signed.map((byte, j) => byte ^ +(i === j)), signer, 0), UnsignedKeys);
+  }
+  for (const bad of [unhex(oblivious.keys), signed.slice(1), signed.slice(0, 60), new Uint8Array(0)]) {
+    await assert.rejects(checkKeys(bad, signer, 0), /did not sign them.*another network/);
+  }
+  await assert.rejects(checkKeys(signed, unhex("00".repeat(31) + "01"), 0), UnsignedKeys);
+  await assert.rejects(checkKeys(signed, signer, until), /expired at 2027-01-22T06:40: set this device's clock/);
+});
+
 test("a symbol and its request are those of Python", async () => {
   const found = await terms();
   assert.equal((await Terms.of(ascii(study.description))).id, study.id);
@@ -121,6 +135,7 @@ test("a study that this client does not take part in is refused", async () => {
     { begins: "now" }, { round_seconds: 0 }, { visits: "twice" }, { request_bytes: 0 }, { fingerprint: "00000000" },
     { identity: [name, "rotate 3 shared=0 least=64", mechanism] }, { identity: ["fedsgd 20"] }, { identity: 7 },
     { relay: "http://relay.example" }, { relay: "nowhere" }, { relay: undefined }, { token_key: "AAAA" }, { token_key: 5 },
+    { gateway_key: undefined }, { gateway_key: known.gateway_key.slice(2) },
   ]) {
     await assert.rejects(terms(changes), Refused, JSON.stringify(changes));
   }

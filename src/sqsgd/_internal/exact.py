@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -213,20 +212,6 @@ class InverseCdf:
             self._above.append(_whole(scaled.upper()))
         # Every word is below the edge of ``top``, which is added here so that all draws take one path.
         self._ends, self._sure = [*self._values, top], [*self._below, 2**64]
-
-    def tables(self) -> tuple[Words, Words]:
-        """For bulk draws: words below the first are certainly below an edge, those above the second above it.
-
-        All other words, and the largest one, need ``continue_from``. The edges are of consecutive values.
-        Both tables are sorted: tests/internal/test_exact.py::test_tables_are_sorted_and_without_gaps.
-        """
-        if any(after - value != 1 for value, after in pairwise(self._values)):
-            raise ValueError(f"the edges from {self._values[0]} to {self._values[-1]} have gaps")
-        below, above = (
-            np.array([min(word, _LAST_WORD) for word in table], np.uint64)
-            for table in (self._below, self._above)
-        )
-        return np.minimum.accumulate(below[::-1])[::-1], np.maximum.accumulate(above)
 
     def draw(self, rng: Source) -> int:
         """One exact draw."""

@@ -13,8 +13,6 @@ from sqsgd.audit.subject import Subject
 from sqsgd.core.codec import MalformedReport
 from sqsgd.mechanisms.sparse import SparseMatches
 
-_PICTURES = "pictures from one report"
-
 
 class Step(NamedTuple):
     """A group of checks, and the name shown while they run."""
@@ -31,8 +29,8 @@ class Step(NamedTuple):
             yield judged("message", f"own messages, in {self.name}", sentence, 1, 0)
 
 
-def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
-    """The steps that apply to a scheme's guarantee; ``inversion`` takes about a minute and needs torch."""
+def steps(subject: Subject) -> tuple[Step, ...]:
+    """The steps that apply to a scheme's guarantee."""
     notion, sparse = subject.scheme.privacy.notion, isinstance(subject.scheme.mechanism, SparseMatches)
     if notion == "none":
         sentence = f"{subject.name} has no guarantee to break."
@@ -50,31 +48,16 @@ def steps(subject: Subject, *, inversion: bool = True) -> tuple[Step, ...]:
             Step("distribution of all outputs", law_of_outputs),
             Step("distribution of the codes", law_of_sparse_codes if sparse else law_of_codes),
         ]
-    left_out = skipped("reconstruct", _PICTURES, "Skipped as requested.")
     return (
         *by_notion,
         Step("noise", noise_checks),
         Step("messages", message_checks),
         Step("directions", guessed_directions),
-        Step("pictures", _inversion if inversion else lambda _subject: [left_out]),
     )
 
 
-def _inversion(subject: Subject) -> Iterator[Finding]:
-    try:
-        from sqsgd.audit.inversion import inverted_gradients
-
-        yield from inverted_gradients(subject)
-    except ModuleNotFoundError as error:
-        yield skipped("reconstruct", _PICTURES, f"{error.name} is not installed: pip install 'sqsgd[train]'.")
-    except (FileNotFoundError, ValueError) as error:  # no data set, or no parameters for the model's length
-        yield skipped("reconstruct", _PICTURES, f"{error}.")
-
-
-def audit(subject: Subject, *, inversion: bool = True) -> Audit:
-    """Run every check that applies; ``inversion`` also tries to recover pictures from a report.
-
-    The guarantee is broken if any finding is violated.
+def audit(subject: Subject) -> Audit:
+    """Run every check that applies. The guarantee is broken if any finding is violated.
 
     Guarantees
     ----------
@@ -83,8 +66,7 @@ def audit(subject: Subject, *, inversion: bool = True) -> Audit:
     * False alarms have the probabilities SIGNIFICANCE, 1 - CONFIDENCE, FALSE_ALARM and CHANCE:
       tests/audit/test_goodness_of_fit.py, tests/audit/test_distinguishing.py, tests/audit/test_attackers.py.
     """
-    planned = steps(subject, inversion=inversion)
-    return gathered(subject, (finding for step in planned for finding in step.findings(subject)))
+    return gathered(subject, (finding for step in steps(subject) for finding in step.findings(subject)))
 
 
 def gathered(subject: Subject, findings: Iterable[Finding]) -> Audit:

@@ -47,17 +47,9 @@ def share_limits(successes: npt.ArrayLike, trials: int, level: float) -> tuple[F
 @lru_cache(maxsize=32)
 def worst_of(subject: Subject, small: Small) -> tuple[Vector, Vector, float, float]:
     """The worst pair, its log-likelihood ratio, and how far the probabilities are from summing to one."""
-    numbers, bound = subject.numbers("worst pair"), small.task.bound
-    one_coordinate = small.scheme.privacy.notion == "per-weight"
-    inputs = [each.image for each in small.every_length(numbers)]
-    if one_coordinate:  # the inputs with one coordinate moved to either end
-        some = inputs[:: max(1, len(inputs) // 12)]
-        ends = [np.array([end * bound], np.float32) for end in (-30.0, 30.0)]
-        inputs += [np.concatenate([end, y[1:]]) for y in some for end in ends]
+    inputs = [each.image for each in small.every_length(subject.numbers("worst pair"))]
     table = np.stack([small.log_densities(y) for y in inputs], axis=1)
     ratios = np.max(table[:, :, None] - table[:, None, :], axis=0)
-    if one_coordinate:
-        ratios[[[np.count_nonzero(x != y) > 1 for y in inputs] for x in inputs]] = -math.inf
     i, j = divmod(int(np.argmax(ratios)), len(inputs))
     return inputs[i], inputs[j], float(ratios[i, j]), float(np.max(np.abs(np.exp(table).sum(axis=0) - 1)))
 
@@ -103,13 +95,9 @@ def sampled_ratio(subject: Subject) -> Iterator[Finding]:
 
 
 def _neighbours(scheme: Scheme, task: Task, which: int, numbers: np.random.Generator) -> list[Vector]:
-    """Two vectors that differ as much as the guarantee's notion of neighbours allows."""
+    """Two vectors that differ a lot."""
     x = numbers.standard_normal(scheme.dim).astype(np.float32)
     x /= np.float32(np.linalg.norm(x))
-    if scheme.privacy.notion == "per-weight":
-        other, place = x.copy(), int(scheme.sent_coordinates((), task)[which % scheme.mechanism.dim])
-        x[place], other[place] = 1e3, -1e3
-        return [x, other]
     spike = np.eye(1, scheme.dim, which % scheme.dim, dtype=np.float32)[0]
     sizes = (1.0, 1e3, 1e-4, 0.5, 1.0, 1e3)
     others = (-x, -1e-4 * x, -30 * x, np.zeros_like(x), spike, -spike)
@@ -204,19 +192,17 @@ def tallies(subject: Subject) -> Iterator[Finding]:
         yield skipped("tally", "tally of all pairs", "The scheme has no parameters for small budgets.")
     for budget, small in dict(found[:1] + found[-1:]).items():
         inputs, count = small.every_length(subject.numbers("tally")), max(_FEWEST, subject.trials // 10)
-        events, limits = Events(small), np.full((len(inputs), len(inputs)), small.scheme.privacy.epsilon)
+        events, limit = Events(small), small.scheme.privacy.epsilon
         counts = events.counted(inputs, count, subject.noise(), subject.numbers("lengths"))
-        if small.scheme.privacy.notion == "per-weight":
-            limits *= [[one.differs_from(other) for other in inputs] for one in inputs]
         level = FALSE_ALARM / (2 * 2 * counts.size)  # two limits of each share, at two budgets
-        i, j, event, bound = closest_pair(counts, count, level, limits)
+        i, j, event, bound = closest_pair(counts, count, level)
         likely, unlikely = inputs[i].name, inputs[j].name
         sentence = (
             f"{count:,} reports of each of {len(inputs)} inputs, all pairs compared on {events.size:,} "
-            f'events. The closest to the limit are "{likely}" and "{unlikely}", on {events.label(event)}.'
+            f'events. The furthest apart are "{likely}" and "{unlikely}", on {events.label(event)}.'
         )
         name = f"tally of all pairs, budget {budget:g}"
-        yield judged("tally", name, sentence, bound, limits[i, j], likely=likely, unlikely=unlikely)
+        yield judged("tally", name, sentence, bound, limit, likely=likely, unlikely=unlikely)
 
 
 class Events:
@@ -274,8 +260,8 @@ def _kind_of(column: AnyColumn, codes: Array) -> Places:
     return np.asarray(codes.astype(np.int64) * _kinds(column) // column.alphabet)
 
 
-def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> tuple[int, int, int, float]:
-    """The pair of rows and the event whose lower bound on ε comes closest to its limit, and this bound.
+def closest_pair(counts: Places, trials: int, level: float) -> tuple[int, int, int, float]:
+    """The pair of rows and the event with the largest lower bound on ε, and this bound.
 
     Events are the columns and their complements. No bound exceeds the true ε of its pair, except with
     probability 2 ``level`` times the size of ``counts``.
@@ -285,12 +271,12 @@ def closest_pair(counts: Places, trials: int, level: float, limits: Floats) -> t
         most, least = np.log(np.hstack([low, 1 - high])), np.log(np.hstack([high, 1 - low]))
     best = (-math.inf, 0, 0, 0)
     for i in range(len(counts)):
-        excess = most[i] - least - limits[i][:, None]
-        excess[i] = -math.inf
-        other, event = divmod(int(np.argmax(excess)), excess.shape[1])
-        best = max(best, (float(excess[other, event]), i, other, event))
-    _, i, j, event = best
-    return i, j, event, float(most[i, event] - least[j, event])
+        bounds = most[i] - least
+        bounds[i] = -math.inf
+        other, event = divmod(int(np.argmax(bounds)), bounds.shape[1])
+        best = max(best, (float(bounds[other, event]), i, other, event))
+    bound, i, j, event = best
+    return i, j, event, bound
 
 
 # ---------------------------------------------------------------- sums, for central guarantees

@@ -1,23 +1,20 @@
 """The result of an audit: one finding per check."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sqsgd._internal.files import known
 from sqsgd.core import Notion
 
 SIGNIFICANCE = 1e-6  # a goodness-of-fit test fails if its p-value is below this
 Outcome = Literal["passed", "violated", "not applicable"]
-Image = npt.NDArray[np.float64]  # rows of pixels from 0 (black) to 1 (white)
 _SCOPES = {
     "central": " The guarantee covers the sum of all reports under secure aggregation; one report has none.",
     "record": " The guarantee is for single records; it does not hide what they have in common.",
-    "per-weight": " The guarantee is per weight; for the whole vector, multiply epsilon by the weights sent.",
 }
 
 
@@ -32,11 +29,10 @@ class Finding:
     measured: float | None = None
     limit: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
-    pictures: Mapping[str, Sequence[Image]] = field(default_factory=dict)  # rows by their titles
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, for JSON."""
-        values = {name: known(value) for name, value in vars(self).items() if name != "pictures"}
+        """For JSON."""
+        values = {name: known(value) for name, value in vars(self).items()}
         return {**values, "details": {name: known(value) for name, value in self.details.items()}}
 
 
@@ -81,7 +77,7 @@ class Audit:
         return f"{nothing} This is not a pass: its reports protect nobody."
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, for JSON."""
+        """For JSON."""
         values = {**vars(self), "result": self.result, "passed": self.passed, "verdict": self.verdict}
         findings = [finding.to_dict() for finding in self.findings]
         return {**{name: known(value) for name, value in values.items()}, "findings": findings}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import signal, stats
 
 from sqsgd._internal.checks import Vector
@@ -19,9 +18,8 @@ from sqsgd.mechanisms.privquant import Quantized
 from sqsgd.privacy.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6  # that the largest cosine of all trials exceeds its bound although ε is correct
-_REPORTS, _SEEDS = 4, 5
+_SEEDS = 5
 _LEAST_READING = 32  # numbers; fewer correlate with something by chance
-_CLEAR = 3  # four-byte words that a message may share with the vector by chance
 _BEYOND = 1.05  # how far beyond the range a coordinate must lie to be clamped for certain
 _UNSENT, _SAME = "coordinates that are not sent", "same codes, same bytes"
 _READINGS = "correlation of the bytes"
@@ -36,7 +34,6 @@ def message_checks(subject: Subject) -> Iterator[Finding]:
         yield _unsent(subject, x, numbers)
         yield _same_codes(subject, numbers)
     if privacy.protects_single_reports:
-        yield _in_clear(subject, x)
         yield _correlated(subject, x)
 
 
@@ -117,34 +114,6 @@ def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
     return judged("message", _SAME, sentence, changed, 0)
 
 
-def four_byte_words(data: bytes) -> npt.NDArray[np.uint32]:
-    """Four bytes as one number, from every offset."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
-    return np.ascontiguousarray(windows).view("<u4").ravel()
-
-
-def numbers_as_words(vector: Vector) -> npt.NDArray[np.uint32]:
-    """The vector's numbers as float32, and pairs of neighbours as float16, without zeros."""
-    half = vector.astype("<f2").view("<u2").astype(np.uint32)
-    pairs = half[:-1] | half[1:] << np.uint32(16)
-    known = np.unique(np.concatenate([vector.astype("<f4").view("<u4"), pairs]))
-    return np.asarray(known[(known & np.uint32(0x7FFF7FFF)) != 0])
-
-
-def _in_clear(subject: Subject, x: Vector) -> Finding:
-    """Four bytes of a message, at any offset, that are a float32 of the vector or two of its float16."""
-    scheme, rng, most, values = subject.scheme, subject.noise(), 0, 0
-    for task in _tasks(subject, _REPORTS):
-        words = four_byte_words(scheme.body(scheme.encode(x, task, rng)).ljust(4, b"\0"))
-        for vector in (x, forward(scheme, x, task)):
-            known = numbers_as_words(vector)
-            most, values = max(most, int(np.isin(words, known).sum())), max(values, known.size)
-    expected = values * scheme.bits / 8 / 2.0**32
-    limit = _CLEAR + math.ceil(expected + 6 * math.sqrt(expected))
-    sentence = f"A message holds at most {most} of the vector's numbers; up to {limit} can be chance."
-    return judged("message", "numbers in clear", sentence, most, limit)
-
-
 def _correlated(subject: Subject, x: Vector) -> Finding:
     """The largest correlation of any reading with any stretch of the vector, against what ε allows."""
     scheme, rng, found = subject.scheme, subject.noise(), []
@@ -191,8 +160,6 @@ def largest_correlation(reading: Array, target: Array) -> float:
 def epsilon_of_vector(subject: Subject) -> float:
     """ε of one report for the whole vector against the server; infinite without a local guarantee."""
     privacy = subject.scheme.privacy
-    if privacy.notion == "per-weight":
-        return privacy.epsilon * subject.scheme.mechanism.dim
     return privacy.epsilon if privacy.notion == "local" else math.inf
 
 

@@ -188,14 +188,6 @@ class Input:
         factors = numbers.uniform(*(self.band or (1.0, 1.0)), count).astype(np.float32)
         return factors[:, None] * self.x
 
-    def differs_from(self, other: Input) -> int:
-        """In how many coordinates of the mechanism's input the two may differ."""
-        same = self.image == other.image
-        for each in (self, other):
-            if each.band is not None:
-                same &= each.image == 0
-        return int(np.count_nonzero(~same))
-
 
 def has_density(mechanism: Mechanism) -> bool:
     blank = tuple(np.zeros(column.count, np.uint32) for column in mechanism.layout)

@@ -23,17 +23,16 @@ def audit(
     epsilon: Epsilon = 400.0,
     bytes_: Bytes = 256,
     option: SchemeOption = None,
-    inversion: Annotated[bool, typer.Option(help="Try to recover images (takes a minute).")] = True,
-    seed: Annotated[int, typer.Option(help="Seed of vectors and tasks; the noise is never seeded.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for a page, the images and the numbers.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for vectors and tasks; the noise is never seeded.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report page and the results.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Try to break a scheme as implemented. Exits with 1 if a promise is broken; a pass proves nothing.
+    """Try to break a scheme as implemented. Exits with 1 if a guarantee is violated; passing is not a proof.
 
     A scheme without a guarantee cannot pass: the result is "nothing to audit", and the exit status is 2.
 
     It checks likelihood ratios, real reports, output distributions, noise reuse and leaks outside the codes,
-    and tries to reconstruct directions and images.
+    and tries to reconstruct directions.
     """
     from sqsgd.audit import Subject, steps
     from sqsgd.audit.audit_page import write_audit
@@ -47,7 +46,7 @@ def audit(
         name=scheme, make=partial(make_scheme, scheme, **options),
         dim=dim, epsilon=epsilon, bytes=bytes_, trials=trials, seed=seed,
     )  # fmt: skip
-    planned = steps(subject, inversion=inversion)  # raises for an invalid scheme or budget
+    planned = steps(subject)  # raises for an invalid scheme or budget
     if out is not None:
         if out.exists() and not out.is_dir():
             raise ValueError(f"out = {out} is a file; name a folder")
@@ -83,12 +82,12 @@ def _print(found: Audit) -> None:
 
 def conformance(
     answers: Annotated[
-        Path | None, typer.Argument(help="Another implementation's answers, a JSON file.")
+        Path | None, typer.Argument(help="JSON file with the answers of another implementation.")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Write the vectors to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check another implementation's answers to the conformance vectors, and say what differs.
+    """Check the answers of another implementation to the conformance vectors and list the differences.
 
     Exits with 1 if something differs. docs/encoder.md describes vectors and answers.
     """

@@ -15,12 +15,12 @@ from sqsgd.federation.collect.study import Study
 if TYPE_CHECKING:
     from sqsgd.federation.node.structure import Arrays
 
-app = group("A service for devices that report over HTTP, through an oblivious relay.")
+app = group("Collect reports from devices over HTTP through an oblivious relay.")
 Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder.")]
 
 
 @app.command()
-@takes(Study, without=("name", "seed", "key", "token_key"))
+@takes(Study, without=("name", "seed", "key", "token_key", "gateway_key"))
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="STUDY", help="A new folder.")],
@@ -38,7 +38,7 @@ def init(
     as_json: Json = False,
     **_settings: Any,
 ) -> None:
-    """Create a study: its settings, its signing key and its database."""
+    """Create a study: its settings, its keys and its database."""
     from sqsgd.federation.collect.rounds import create_study
 
     values = given(context, set(Study.__dataclass_fields__) - {"name", "dim"})
@@ -77,7 +77,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: the system chooses one.", min=0, max=65535)] = 8080,
 ) -> None:
-    """Serve a study until it is stopped (SIGTERM, Ctrl-C); several workers may serve one study."""
+    """Serve a study until it is stopped (SIGTERM, Ctrl-C); several workers can serve the same study."""
     from sqsgd.federation.collect.service import serve as run
 
     run(folder, host, port, lambda address: typer.echo(f"listening  {address}"))
@@ -92,7 +92,7 @@ def invite(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print new single-use invitations, one per line; nothing is kept of them."""
+    """Print new single-use invitations, one per line; they are not stored."""
     from sqsgd.federation.collect.study import INVITED, KEY, invitations, load_study, read_key
 
     study = load_study(folder)
@@ -105,7 +105,7 @@ def invite(
 
 @app.command()
 def status(folder: Folder, as_json: Json = False) -> None:
-    """Show how far a study is, what was refused and why, and which central guarantee holds so far."""
+    """Show the progress of a study, the refused requests, and the current central guarantee."""
     from sqsgd.federation.collect.rounds import full_status, opened
 
     with opened(folder) as (study, database):
@@ -135,7 +135,7 @@ def close(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """End a study in any round, and write its run; workers may go on running."""
+    """End a study in any round and write its run; workers can keep running."""
     from sqsgd.federation.collect.rounds import end_study, opened, write_outcome
     from sqsgd.federation.collect.study import RUN
 

@@ -18,14 +18,14 @@ from sqsgd.training.settings import RunConfig, cores
 from sqsgd.training.summary import Headline
 
 if TYPE_CHECKING:
-    from sqsgd.training.sweep import Sweep, Values
+    from sqsgd.runs.sweep import Sweep, Values
 
 PANEL = "Options of every run; --seed: the first of the seeds"
 
 
 def sweep_to_resume(out: Path | None, typed: Mapping[str, Any]) -> Sweep:
+    from sqsgd.runs.sweep import load_sweep
     from sqsgd.training.run_folder import SWEEP
-    from sqsgd.training.sweep import load_sweep
 
     if out is None:
         raise ValueError("--resume needs --out: the folder of the sweep to resume")
@@ -41,7 +41,7 @@ def with_values(sweep: Sweep, values: Mapping[str, Any], title: str | None = Non
 
     A learning rate replaces those to choose from, and a seed is the first of as many as there were.
     """
-    from sqsgd.training.sweep import merged
+    from sqsgd.runs.sweep import merged
 
     common = dict(values)
     changes: dict[str, Any] = {"title": title or sweep.title}
@@ -64,7 +64,7 @@ def with_values(sweep: Sweep, values: Mapping[str, Any], title: str | None = Non
 
 
 def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
-    from sqsgd.training.sweep import merged
+    from sqsgd.runs.sweep import merged
 
     own = {key: value for key, value in values.items() if key in arm and key != "options"}
     wanted = values.get("options", {}).items()
@@ -74,8 +74,8 @@ def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
+    from sqsgd.runs.sweep import Interrupted, check_folder, check_runs, open_folder, run_sweep
     from sqsgd.training.run_folder import new_folder
-    from sqsgd.training.sweep import Interrupted, check_folder, check_runs, open_folder, run_sweep
 
     if out is not None:
         check_folder(sweep, out, resume=resume)
@@ -141,11 +141,11 @@ def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
 def compare(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file, or one of the package, such as figure5-mnist.")
+        Path | None, typer.Option(help="A TOML file, or the name of an included file such as figure5-mnist.")
     ] = None,
     schemes: Annotated[str, typer.Option(help="Names, one arm each.")] = "sqsgd,sqsgd-paper,piecewise,fedsgd",
-    seeds: Annotated[int, typer.Option(help="Runs per scheme at its best rate.", min=1, max=10_000)] = 3,
-    rates: Annotated[str, typer.Option(help="To try; 0: computed from the budget.")] = "0,0.01,0.03,0.1,0.3",
+    seeds: Annotated[int, typer.Option(help="Final runs per scheme.", min=1, max=10_000)] = 3,
+    rates: Annotated[str, typer.Option(help="Learning rates; 0: from the budget.")] = "0,0.01,0.03,0.1,0.3",
     option: options.SchemeOption = None,
     small: options.Small = False,
     title: options.Title = None,
@@ -156,7 +156,7 @@ def compare(
     **_settings: Any,
 ) -> None:
     """Train several schemes under the same budgets of epsilon and bytes, each at its best learning rate."""
-    from sqsgd.training.sweep import experiment_file, load_sweep, make_sweep
+    from sqsgd.runs.sweep import experiment_file, load_sweep, make_sweep
 
     typed, values = options.given(context), typed_values(context, option)
     if "lr" in values and "rates" in typed:
@@ -187,7 +187,7 @@ def ablate(
         str,
         typer.Argument(
             help="communication (figure1), subsampling (figure2), tradeoff (figure3) or privacy (figure4).",
-            autocompletion=options.names_of("sqsgd.training.sweep", "FIGURES"),
+            autocompletion=options.names_of("sqsgd.runs.sweep", "FIGURES"),
         ),
     ],
     option: options.SchemeOption = None,
@@ -200,11 +200,14 @@ def ablate(
     **_settings: Any,
 ) -> None:
     """Run one of the paper's ablations (figures 1 to 4) with its settings, or with others."""
-    from sqsgd.training.sweep import figure_file, figure_named, load_sweep
+    from sqsgd.runs.sweep import FIGURES, experiment_file, load_sweep
 
-    name, file = figure_named(figure)
+    names = {file.partition("-")[0]: name for name, file in FIGURES.items()}
+    if (name := names.get(figure, figure)) not in FIGURES:
+        raise ValueError(f"unknown ablation {figure!r} (there are {', '.join([*FIGURES, *names])})")
     if resume:
         sweep = sweep_to_resume(out, options.given(context))
     else:
-        sweep = with_values(load_sweep(figure_file(file), small=small), typed_values(context, option), title)
+        file = experiment_file(Path("experiments") / FIGURES[name])
+        sweep = with_values(load_sweep(file, small=small), typed_values(context, option), title)
     run(sweep, name, out, resume=resume, jobs=jobs, as_json=as_json)

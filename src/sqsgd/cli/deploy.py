@@ -17,7 +17,7 @@ from sqsgd.cli.options import Json, given, group, takes
 from sqsgd.cli.output import cell, print_fields, print_json, print_result, print_table
 from sqsgd.federation.deploy.federation import Federation, load_federation
 
-app = group("A federation of real machines, over TLS.")
+app = group("Deploy a federation on several machines over TLS.")
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 Server = Annotated[Path, typer.Argument(help="The folder of a federation or a server.")]
 Node = Annotated[Path, typer.Argument(help="A node's folder.")]
@@ -38,7 +38,7 @@ def init(
     as_json: Json = False,
     **_settings: Any,
 ) -> None:
-    """Write certificates, keys, settings, scripts and services of a TLS federation into a new folder."""
+    """Create a folder with certificates, keys, settings, scripts and services for a TLS federation."""
     from sqsgd.federation.deploy.folders import check_settings, write_federation
 
     values = given(context, Federation.__dataclass_fields__)
@@ -47,24 +47,25 @@ def init(
     if host:
         values["hosts"] = tuple(host)
     if importlib.util.find_spec("torch"):  # a machine without it can write a federation for others
-        check_settings(Federation(**values))
+        values["bytes"] = check_settings(Federation(**values)).bytes
     written = write_federation(folder, Federation(**values), days)
     federation = load_federation(written)
     nodes = [str(written / f"nodes/node-{index}") for index in range(federation.nodes)]
     result = {"folder": str(written), "server": str(written / "server"), "nodes": nodes}
+    unit = f" per record, at delta = {federation.delta:g}" if federation.per_record else ""
     of_server = {"hosts": federation.certified, "port": federation.port, "max_epsilon": federation.cap}
     print_result(
         as_json,
         result | of_server,
         f"written to  {written}: a server, certified for {days} days, and {federation.nodes} nodes",
-        f"each node   answers while its ledger is below epsilon {federation.cap:,g}",
+        f"each node   answers while its ledger is below epsilon {federation.cap:,g}{unit}",
         f"try it      sqsgd deploy up {folder}",
     )
 
 
 @app.command()
 def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Run a federation on this machine until it is trained; exits with 1 if training was not completed."""
+    """Run a federation on this machine; exits with 1 if the training was not completed."""
     from sqsgd.federation.deploy.folders import find_nginx
     from sqsgd.federation.deploy.training import read_status
     from sqsgd.federation.flower.guard import check_version
@@ -96,7 +97,7 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
 
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Register new nodes, train and follow it; exits with 1 if training was not completed."""
+    """Register new nodes, train, and show the progress; exits with 1 if the training was not completed."""
     from sqsgd.federation.deploy import training
 
     job = training.train(server, app=app, resume=resume)
@@ -111,7 +112,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="Of a federation, a server or a node.")],
     as_json: Json = False,
 ) -> None:
-    """Show what run folders and ledgers say: spending, refusals by reason, and the progress of training."""
+    """Show the spent budgets, the refusals by reason, and the progress of the training."""
     from sqsgd.federation.deploy.training import read_status
 
     found = read_status(folder)
@@ -123,7 +124,7 @@ def status(
 
 @app.command()
 def add_node(folder: Folder, as_json: Json = False) -> None:
-    """Write the folder of one more node: its key, its settings, its ledger."""
+    """Create the folder of an additional node with its key, settings and ledger."""
     from sqsgd.federation.deploy.folders import add_node
 
     node = add_node(folder)
@@ -140,7 +141,7 @@ def add_node(folder: Folder, as_json: Json = False) -> None:
 def revoke(
     folder: Server, name: Annotated[str, typer.Argument(help="Such as node-1.")], as_json: Json = False
 ) -> None:
-    """Refuse a node from now on; nothing else is stopped."""
+    """Refuse a node from now on, without stopping anything else."""
     from sqsgd.federation.deploy.folders import revoke
 
     key, done = revoke(folder, name)
@@ -151,7 +152,7 @@ def revoke(
 
 @app.command()
 def renew(folder: Folder, days: Days = 825, as_json: Json = False) -> None:
-    """Renew the server's certificate, for the same key; no node is stopped."""
+    """Renew the server's certificate with the same key, without stopping any node."""
     from sqsgd.federation.deploy.folders import renew
 
     path = str(renew(folder, days))
@@ -165,7 +166,7 @@ def allow(
     app: Annotated[Path, typer.Argument(help="The folder of a Flower app that you have reviewed.")],
     as_json: Json = False,
 ) -> None:
-    """Allow a node to run one more Flower app, from this folder and exactly as it is now; for its owner."""
+    """Allow a node to run the current version of a Flower app in this folder (for the node's owner)."""
     from sqsgd.federation.flower.guard import allow
 
     if not (node / "allowed-apps").is_file():
@@ -179,7 +180,7 @@ def allow(
 
 @app.command()
 def ledger(node: Node, as_json: Json = False) -> None:
-    """Create a node's ledger where its node.conf says, or the witness that it lacks; for the node's owner."""
+    """Create the ledger of a node as set in its node.conf, or its missing witness (for the owner)."""
     from sqsgd.federation.deploy.node import create_ledger
 
     made = create_ledger(node)

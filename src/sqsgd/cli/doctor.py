@@ -33,9 +33,9 @@ class Check:
 
 
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Check what is installed, which extras and datasets are usable, and how to fix what is missing.
+    """Check the installation, the extras and the datasets, and show how to fix problems.
 
-    Exits with 1 if something is wrong that everything depends on; extras and datasets may be missing.
+    Exits with 1 if a core component does not work; extras and datasets are optional.
     """
     with Progress(quiet=as_json):
         checks = list(examine(data_dir))
@@ -126,7 +126,7 @@ app = group("List and download datasets.")
 
 @app.command("list")
 def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the datasets: where each is, what is missing, and how to get it."""
+    """List the datasets with their locations, missing files, and how to get them."""
     from sqsgd.learning.files import dataset_status
 
     rows = dataset_status(data_dir)
@@ -147,7 +147,7 @@ def fetch_data(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Download a dataset from public mirrors; resumes, verifies, and leaves no partial files."""
+    """Download a dataset from public mirrors, verify it, and resume interrupted downloads."""
     from sqsgd.learning.files import fetch
 
     where = fetch(name, data_dir)
@@ -174,7 +174,7 @@ def schemes(dim: Dim = 119850, epsilon: Epsilon = 400.0, bytes_: Bytes = 256, as
             "name": name, "notion": privacy.notion, "epsilon": privacy.epsilon, "delta": privacy.delta,
             "arithmetic": privacy.arithmetic if privacy.is_private else "",
             "message_bytes": scheme.bits // 8, "code_bytes": -(-scheme.code_bits // 8),
-            "keeps_residual": scheme.residual, "summary": summary,
+            "keeps_residual": scheme.keeps_state, "summary": summary,
         })  # fmt: skip
     if as_json:
         print_json([{**row, "epsilon": worded(row["epsilon"])} for row in rows])

@@ -15,7 +15,7 @@ from sqsgd.cli.output import print_fields, print_json, print_result, print_table
 if TYPE_CHECKING:
     from sqsgd.privacy.ledger import Ledger
 
-app = group("What a client has spent, and whether its record is intact.")
+app = group("Show and verify the privacy budget that a client has spent.")
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger.")]
 Witness = Annotated[Path | None, typer.Option(help="Where the ledger's witness is, if it has moved.")]
 ADVICE = (
@@ -31,7 +31,7 @@ def show(
     witness: Witness = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a client has spent, on what, and what is left; refuses a damaged ledger."""
+    """Show the privacy budget that a client has spent and has left; fails for a damaged ledger."""
     found = _summary(_opened(path, witness), last)
     if as_json:
         print_json(found)
@@ -84,7 +84,7 @@ def top_up(
     witness: Witness = None,
     as_json: Json = False,
 ) -> None:
-    """Add to what may be spent. For the ledger's owner alone: no server can do it."""
+    """Increase the privacy budget. Only the owner of the ledger can do this, not the server."""
     from sqsgd.federation.deploy import node
 
     if is_node := (path / node.NAME).is_file():

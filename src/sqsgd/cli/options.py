@@ -44,68 +44,20 @@ Bytes = Annotated[
 ]
 SchemeName = Annotated[str, typer.Option(help="See sqsgd schemes.", autocompletion=SCHEME_NAMES)]
 Dim = Annotated[int, typer.Option(help="Length of the vectors.")]
-Small = Annotated[bool, typer.Option("--small", help="The file's small version: minutes, not hours.")]
-Jobs = Annotated[int, typer.Option(help="Runs at the same time; 0: one per core.", min=0, max=1024)]
+Small = Annotated[bool, typer.Option("--small", help="Use the file's small version, which takes minutes.")]
+Jobs = Annotated[int, typer.Option(help="Number of parallel runs; 0 uses one per core.", min=0, max=1024)]
 Out = Annotated[Path | None, typer.Option(help="Folder for all runs.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out; finished runs are kept.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the sweep in --out and keep finished runs.")]
 Title = Annotated[str | None, typer.Option(help="Title of the table and of the page.")]
 SchemeOption = Annotated[
     list[str] | None, typer.Option(help="An option of the scheme, such as levels=8; repeatable.")
 ]
 Column = Annotated[
     list[str] | None,
-    typer.Option(help="Of a table: name=low:high (public range) or name=a,b,c (categories); repeatable."),
+    typer.Option(help="Table column: name=low:high (public range) or name=a,b (categories); repeatable."),
 ]
 
 _SILENT = 1.5  # seconds after which a step is shown again
-SETTINGS = {
-    "scheme": "See sqsgd schemes; auto: the best for budget, clients and rounds; or package.module:function.",
-    "dataset": "mnist5k, mnist, ..., a .csv file or package.module:factory.",
-    "label": "Of a table: the column to predict, a class, or a number if it has a range.",
-    "owner": "Of a table: the column that says whose row it is; without one, each is somebody else's.",
-    "data_dir": "Folder of the datasets; empty: $SQSGD_DATA.",
-    "model": "lenet5, resnet110, ... or package.module:factory.",
-    "loss": "cross-entropy, squared-error, multi-label or package.module:name.",
-    "features": "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; "
-    "several with weights: soft-hog:0.7+font-digits:0.7.",
-    "clients": "Number of clients; 0: every owner that the data name, or 10.",
-    "participation": "all, a number of clients per round, a fraction (0.1), or once: one report each.",
-    "reports": "Of each client, with once: one in each pass through all of them, in a new secret order.",
-    "visits": "1: each client sends all its reports in one round; 0: one in each pass.",
-    "minibatch": "With a number as participation: one batch of each client.",
-    "local_epochs": "Federated averaging: passes of a client over its data in each round; 0: none.",
-    "local_lr": "Learning rate of a client's own steps.",
-    "partition": "natural: owners are the clients. Without owners iid, dirichlet:BETA, shards:N or drawn.",
-    "batch": "Batch size of a client.",
-    "epsilon": "Privacy budget of one report; per record, of the whole run.",
-    "bytes": "Bytes for the packed codes of one report.",
-    "rounds": "Number of rounds; 0: 600, or 10 to 100 with once.",
-    "lr": "Learning rate; 0: computed from the budget.",
-    "optimizer": "sgd, momentum or adam.",
-    "decay": "Decay of the rate: linear (auto), to zero, or none.",
-    "bound": "Initial bound; 0: the scheme's own.",
-    "track": "Adapt the bound to privatised magnitudes.",
-    "clip_norm": "Radius to clip gradient plus residual to, or every record; 0: none, or chosen.",
-    "delta": "Per record: delta of the whole run.",
-    "sampling": "Per record: share of a client's records in a report; 0: as few as cost no noise.",
-    "batching": "Per record: poisson or disjoint batches.",
-    "records": "Per record: public number of a client's records; 0: rows / clients.",
-    "normalise": "Per record: scale every gradient to the clip norm.",
-    "alpha": "Factor of the gradient that goes to the residual.",
-    "beta": "Factor of the gradient that goes into the report.",
-    "ledgers": "Folder of the clients' own ledgers.",
-    "seed": "Seed of everything but secure noise.",
-    "secure": "Noise from the operating system; the run cannot be repeated.",
-    "validation": "Share of the training images to measure on instead of the test set.",
-    "test_images": "Measure on this many held-out images; 0: all.",
-    "evaluate_every": "Rounds between two measurements.",
-    "checkpoint_every": "Rounds between two checkpoints.",
-    "workers": "Gradients computed in parallel; 0: one per core.",
-    "device": "Where gradients are computed: cpu, cuda, mps or auto.",
-    "engine": "local, or flower: the same run over Flower.",
-    "name": "Name of the run in tables and figures.",
-}
-"""What help says of a setting that is an option, where the field itself does not say it."""
 COMPLETED = {"scheme": SCHEME_NAMES, "dataset": names_of("sqsgd.learning.files", "DATASETS")}
 
 
@@ -121,10 +73,11 @@ def takes(
         own = inspect.signature(command, eval_str=True)
         kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
         hints = get_type_hints(settings, include_extras=True)
+        texts = {name: text for cls in reversed(settings.__mro__) for name, text in _texts(cls).items()}
         for field in dataclasses.fields(settings):
             name, hint = field.name, hints[field.name]
-            kind, text, *_ = get_args(hint) if get_origin(hint) is Annotated else (hint, SETTINGS.get(name))
-            if name in without or text is None or not field.init:
+            kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+            if name in without or name not in texts or not field.init:
                 continue
             default = changed.get(name, field.default)
             if panel is not None:
@@ -134,7 +87,7 @@ def takes(
                 flag += f"/--no-{flag[2:]}"
             option = typer.Option(
                 flag,
-                help=text,
+                help=texts[name],
                 autocompletion=COMPLETED.get(name),
                 show_default="the cost of all rounds" if name == "max_epsilon" else True,
                 rich_help_panel=panel,
@@ -147,6 +100,12 @@ def takes(
         return command
 
     return extended
+
+
+def _texts(settings: type) -> dict[str, str]:
+    """What help says of the fields that a class annotates; a subclass may leave it out."""
+    hints = get_type_hints(settings, include_extras=True) if dataclasses.is_dataclass(settings) else {}
+    return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +15,17 @@ from sqsgd.cli.output import print_fields, print_json, print_table, wrapped
 from sqsgd.training.settings import usual_rounds
 
 if TYPE_CHECKING:
-    from sqsgd.privacy.planner import Plan, Point
+    from sqsgd.privacy.planner import Plan
     from sqsgd.privacy.several import SeveralPlan
 
-_ONCE, _SEVERAL = ("users", "delta", "central"), ("users", "delta", "central", "local", "visits", "svg")
-_OTHERS = ("clients", "rounds", "probability", "prior")
+_ALWAYS = {"dim", "bytes", "epsilon", "details", "as_json"}
+_TAKEN = {
+    "once": {"once", "users", "delta", "central"},
+    "central": {"users", "delta", "central", "local", "visits", "svg"},
+    "records": {"records", "silos", "delta", "rounds"},
+    "": {"clients", "rounds", "probability", "prior"},
+}
+"""The options that each kind of plan takes."""
 
 
 def plan(
@@ -29,7 +34,7 @@ def plan(
     epsilon: Epsilon = 400.0,
     bytes_: Bytes = 256,
     clients: Annotated[int, typer.Option(help="Clients per round.")] = 10,
-    rounds: Annotated[int, typer.Option(help="Rounds that a client takes part in.")] = 1,
+    rounds: Annotated[int, typer.Option(help="Number of rounds in which a client takes part.")] = 1,
     probability: Annotated[float, typer.Option(help="Failure probability of the bounds.")] = 1e-6,
     prior: Annotated[float, typer.Option(help="Prior knowledge, as a log density ratio.")] = 0.0,
     once: Annotated[bool, typer.Option("--once", help="Each user reports once, in a secret order.")] = False,
@@ -47,11 +52,11 @@ def plan(
     visits: Annotated[
         int, typer.Option(help="With --central: 1: all reports in one round of --clients users.", max=1)
     ] = 0,
-    svg: Annotated[Path | None, typer.Option(help="With --central: a file for the chart.")] = None,
-    records: Annotated[int, typer.Option(help="Per record: all records of all silos.")] = 0,
-    silos: Annotated[int, typer.Option(help="With --records: silos, which all report in each round.")] = 10,
+    svg: Annotated[Path | None, typer.Option(help="With --central: file to write a chart to.")] = None,
+    records: Annotated[int, typer.Option(help="Per record: total number of records over all silos.")] = 0,
+    silos: Annotated[int, typer.Option(help="With --records: silos, each reporting in every round.")] = 10,
     details: Annotated[
-        bool, typer.Option("--details", help="Also show parameters, other schemes, sizes and bounds.")
+        bool, typer.Option("--details", help="Also show parameters, other schemes and bounds.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -61,25 +66,19 @@ def plan(
     --central alone, it finds the number of reports per user, and their epsilon, with the least error. With
     --records, it is what a budget per record buys in a federation of silos.
     """
-    from sqsgd.privacy.planner import frontier
     from sqsgd.privacy.planner import plan as make_plan
 
     typed = given(context)
+    kind = "records" if records else "once" if once else "" if central is None else "central"
+    taken = _ALWAYS | _TAKEN[kind] | ({"clients"} if visits else set())
+    for name in (name for name in typed if name not in taken):
+        needs = " or ".join(f"--{each}" for each in sorted(_TAKEN) if each and name in _TAKEN[each])
+        wrong = f"has no meaning with --{kind}" if kind else f"needs {needs}"
+        raise ValueError(f"{name} = {typed[name]!r} {wrong}")
     if records:
         _show_records(as_json, {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, **typed})
         return
-    for name in typed:
-        if name == "silos":
-            raise ValueError(f"silos = {silos!r} needs --records")
-        if not once and central is None and name in _SEVERAL:
-            raise ValueError(f"{name} = {typed[name]!r} needs --central" + " or --once" * (name in _ONCE))
-        if name in _OTHERS and (once or central is not None) and not (name == "clients" and visits):
-            raise ValueError(
-                f"{name} = {typed[name]!r} has no meaning with --{'once' if once else 'central'}"
-            )
-        if once and name in _SEVERAL and name not in _ONCE:
-            raise ValueError(f"{name} = {typed[name]!r} has no meaning with --once")
-    if central is not None and not once:
+    if kind == "central":
         if "epsilon" in typed:
             raise ValueError(
                 f"epsilon = {epsilon:g}: --central chooses it; give --local for a limit of the total"
@@ -99,17 +98,13 @@ def plan(
         probability=probability, prior=prior,
     )  # fmt: skip
     if as_json:
-        points = frontier(dim=dim, epsilon=epsilon)
-        print_json({**chosen.to_dict(), "frontier": [asdict(point) for point in points]})
+        print_json(chosen.to_dict())
         return
     _show_verdict(chosen, epsilon)
     if details:
-        _show_details(chosen, frontier(dim=dim, epsilon=epsilon), epsilon)
+        _show_details(chosen)
     else:
-        typer.echo(_MORE)
-
-
-_MORE = "\n--details shows parameters, other schemes, sizes and bounds."
+        typer.echo("\n--details shows parameters, other schemes and bounds.")
 
 
 def _show_verdict(chosen: Plan, epsilon: float) -> None:
@@ -131,32 +126,22 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
     print_fields([*fields, *(("Warning", text) for text in chosen.warnings)], 13)
 
 
-def _show_details(chosen: Plan, points: Sequence[Point], epsilon: float) -> None:
-    """Everything that the plan is made of, as tables."""
+def _show_details(chosen: Plan) -> None:
+    """Everything that the plan is made of."""
     from sqsgd.privacy.planner import ratio
-
-    def errors(nmse: float) -> list[str]:
-        return [f"{nmse:,.4g}", f"{ratio(nmse, chosen.optimum):.3g}"]
 
     if chosen.recommendation is not None:
         typer.echo(wrapped(f"\nWhy {chosen.recommendation.scheme}: {chosen.recommendation.reason}"))
     typer.echo()
     print_fields(_fields(chosen), 19)
     typer.echo()
-    same = [*chosen.alternatives, *([chosen.paper] if chosen.paper else [])]
-    print_table(
-        ("the same budget with", "coordinates", "NMSE", "/ optimum"),
-        [[way.name, f"{way.coordinates:,}", *errors(way.nmse)] for way in same],
-    )
-    typer.echo()
     print_table(
         ("one stateless report", "arithmetic", "bytes", "NMSE", "/ optimum"),
-        [[way.name, way.arithmetic, f"{way.message_bytes:,}", *errors(way.nmse)] for way in chosen.stateless],
-    )
-    typer.echo(f"\nThe least error at epsilon {epsilon:g} for each size of message")
-    print_table(
-        ("bytes", "code", "NMSE", "/ optimum"),
-        [[f"{point.message_bytes:,}", point.code, *errors(point.nmse)] for point in points],
+        [
+            [way.name, way.arithmetic, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{part:.3g}"]
+            for way in chosen.stateless
+            for part in [ratio(way.nmse, chosen.optimum)]
+        ],
     )
     _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
 
@@ -180,20 +165,17 @@ def _fields(chosen: Plan) -> list[tuple[str, str]]:
     rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
     shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
     clients = f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
-    best, limit = (
-        f"{ratio:.3g} times" if ratio < math.inf else "beyond any multiple of"
-        for ratio in (chosen.optimum_ratio, chosen.information_ratio)
-    )
-    error, block = f"{chosen.nmse:.4g} of one report", f"{chosen.nmse_block:.4g}, {limit}"
+    best = f"{chosen.optimum_ratio:.3g} times"
+    best = best if chosen.optimum_ratio < math.inf else "beyond any multiple of"
+    error = f"{chosen.nmse:.4g} of one report, {chosen.nmse_block:.4g} on its block"
     return [
         ("scheme", "sqsgd-stateless"),
         ("coordinates", sent),
         ("threshold, keep", law),
         ("epsilon", f"{chosen.epsilon:g} = {shares}"),
         ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
-        ("NMSE", f"{error} on the whole vector; of the mean over {clients} {chosen.nmse_mean:.4g}"),
+        ("NMSE", f"{error} (relative); of the mean over {clients} {chosen.nmse_mean:.4g}"),
         ("optimum (PrivUnit)", f"{chosen.optimum:.4g}, so this is {best} the best possible"),
-        ("on its block", f"{block} the information limit {chosen.information_limit:.4g}"),
     ]
 
 
@@ -247,10 +229,8 @@ def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
 def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     from sqsgd.privacy.record_plan import record_plan
 
-    known = {"dim", "records", "silos", "epsilon", "delta", "rounds", "bytes"}
-    if wrong := sorted(typed.keys() - known - {"as_json"}):
-        raise ValueError(f"{wrong[0]} = {typed[wrong[0]]!r} has no meaning with --records")
-    chosen = record_plan(**{"silos": 10, **{name: typed[name] for name in known & typed.keys()}})
+    budget = {name: value for name, value in typed.items() if name not in ("details", "as_json")}
+    chosen = record_plan(**{"silos": 10, **budget})
     if as_json:
         print_json(chosen.to_dict())
         return
@@ -275,7 +255,7 @@ def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
 
 
 def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
-    from sqsgd.privacy.certificate import plan_once
+    from sqsgd.privacy.several import plan_once
 
     chosen = plan_once(**budget)
     if as_json:

@@ -23,28 +23,28 @@ def train(
     column: options.Column = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of these keys, or one of the package, such as once-mnist."),
+        typer.Option(help="A TOML file with these keys, or the name of an included file such as once-mnist."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     as_json: options.Json = False,
     **_settings: Any,
 ) -> None:
-    """Train a model over simulated clients; writes a run folder and prints a summary."""
+    """Train a model with simulated clients, write a run folder, and print a summary."""
     values = {**typed_values(context, option), **options.columns(column or [])}
     with options.Progress(quiet=as_json) as progress:
         progress.show("loading torch", now="torch" not in sys.modules)  # meanwhile no other thread may run
         from sqsgd.learning.problem import ModelFailed
-        from sqsgd.training.sweep import experiment_file
-        from sqsgd.training.train import begin
+        from sqsgd.runs.sweep import experiment_file
+        from sqsgd.runs.train import begin
 
-        run, state = begin(values, experiment_file(config) if config else None, out, resume=resume)
+        run = begin(values, experiment_file(config) if config else None, out, resume=resume)
         for line in () if resume else run.notes:
             typer.echo(line, err=True)
         try:
             with options.stopping_between_rounds() as signals:
                 measured, rounds = "", run.config.rounds
-                for record in run.rounds(state, stop=lambda: bool(signals)):
+                for record in run.rounds(stop=lambda: bool(signals)):
                     measured = reached(record, measured)
                     progress.show(told(record, rounds, measured), record.round + 1, rounds)
             if not (run.folder / "summary.json").exists():

@@ -14,7 +14,7 @@ from sqsgd.core.codec import Columns, Layout
 from sqsgd.core.random import Rng
 from sqsgd.core.transforms import Codes, Estimate, Indices, Part, Vectors
 
-Notion = Literal["local", "record", "per-weight", "central", "none"]
+Notion = Literal["local", "record", "central", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Privacy:
 
     ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
     ``"record"`` (adding or removing one of a client's records, against the server itself; ``epsilon`` and
-    ``delta`` are then of ``reports`` reports together), ``"per-weight"`` (ε-LDP between vectors that differ
-    in one coordinate), ``"central"`` (of the sum of reports, under secure aggregation) or ``"none"``.
+    ``delta`` are then of ``reports`` reports together), ``"central"`` (of the sum of reports, under secure
+    aggregation) or ``"none"``.
 
     >>> from sqsgd import make_scheme
     >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
@@ -46,6 +46,11 @@ class Privacy:
     """Per record: how many reports ``epsilon`` and ``delta`` are for."""
 
     @property
+    def share(self) -> float:
+        """Per record: the share of a client's records that a report uses, on average."""
+        return self.rate / self.turns
+
+    @property
     def is_private(self) -> bool:
         """Whether anything is guaranteed."""
         return self.notion != "none"
@@ -58,7 +63,7 @@ class Privacy:
     @property
     def protects_single_reports(self) -> bool:
         """Whether the guarantee holds against a server that sees each report by itself."""
-        return self.notion in ("local", "record", "per-weight")
+        return self.notion in ("local", "record")
 
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
@@ -114,17 +119,17 @@ class Mechanism(Part):
 
     @property
     def privacy(self) -> Privacy:
-        """The guarantee of the columns: none, unless the mechanism states one."""
+        """The guarantee of the columns; by default, there is no guarantee."""
         return NOT_PRIVATE
 
     @property
     def traits(self) -> Traits:
-        """What else the code asks about the mechanism."""
+        """Further properties of the mechanism that other code uses."""
         return Traits()
 
     @abstractmethod
     def randomize(self, x: Vector, bound: float, rng: Rng) -> Columns:
-        """Private columns for any finite vector of length ``dim``.
+        """Compute private columns for any finite vector of length ``dim``.
 
         Args:
             x: The vector; the mechanism projects it onto its own domain.
@@ -132,16 +137,16 @@ class Mechanism(Part):
             rng: The private generator, the only source of noise.
 
         Returns:
-            Columns of whole numbers, as in ``layout``.
+            Columns of integers, as in ``layout``.
 
         Raises:
-            ValueError: The vector is not finite or of another length.
+            ValueError: If the vector is not finite or has a different length.
         """
 
     def randomize_many(self, x: Vectors, bound: float, rng: Rng) -> Columns:
         """``randomize`` of each row, independently: columns with one row per vector.
 
-        Override it where one pass over all rows is faster: tests/core/test_batches.py.
+        Override this method if a single pass over all rows is faster: tests/core/test_batches.py.
         """
         each = [self.randomize(row, bound, rng) for row in x]
         return tuple(np.stack(rows) for rows in zip(*each, strict=True))
@@ -163,7 +168,7 @@ class Mechanism(Part):
         return None
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
-        """The privatised size of x, at most about the bound; None where a report does not hold it."""
+        """The privatised norm of x, at most about the bound; None if a report does not contain it."""
         return None
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
@@ -172,7 +177,7 @@ class Mechanism(Part):
         return [size for size in found if size is not None]
 
     def coordinates(self, columns: Columns) -> Indices:
-        """The coordinates that a report is about, where it ``chooses`` them."""
+        """The coordinates that a report covers, if the mechanism ``chooses`` them."""
         raise NotImplementedError
 
     @abstractmethod
@@ -193,7 +198,7 @@ class Mechanism(Part):
 
     @property
     def keeps_length(self) -> bool:
-        """A vector longer than the bound is not shortened to it; the noise of its report grows with it."""
+        """Whether vectors longer than the bound are kept, so that the noise of the report grows with them."""
         return False
 
     @property
@@ -205,6 +210,6 @@ class Mechanism(Part):
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
         """ln of the density of ``columns`` given x, over all randomness of ``randomize``.
 
-        Not offered per record, where the columns are processed further after the noise.
+        Not available per record, because the columns are processed further after adding the noise.
         """
         raise NotImplementedError

@@ -24,7 +24,7 @@ from sqsgd.core.transforms import Estimate, Indices, Transform, Vectors
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """An algorithm: transforms and a mechanism for vectors of one length. Made by ``make_scheme``.
+    """Transforms and a mechanism for vectors of a given length. Use ``make_scheme`` to create a scheme.
 
     Guarantees
     ----------
@@ -48,7 +48,7 @@ class Scheme:
     dim: int
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
-    residual: bool = False
+    keeps_state: bool = False
     """The client keeps something for its next report: the coordinates that it did not send (Algorithm 2), or
     what ``momentum`` or ``average`` says."""
     first_bound: float = 1.0
@@ -82,7 +82,7 @@ class Scheme:
     @property
     def sends_block(self) -> bool:
         """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
-        return self.residual and not self.average and not self.mechanism.traits.chooses
+        return self.keeps_state and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
     def unit_bound(self) -> float:
@@ -93,24 +93,24 @@ class Scheme:
 
     @cached_property
     def identity(self) -> str:
-        """The scheme and its parameters as lines of text, complete for a client in another language."""
+        """The scheme and its parameters as text, which is sufficient for a client in another language."""
         parts = [f"{self.name} {self.dim}", *(t.identity for t in self.transforms), self.mechanism.identity]
         return "\n".join(parts)
 
     @cached_property
     def fingerprint(self) -> int:
-        """A 32-bit number that differs between schemes whose messages must not be confused."""
+        """A 32-bit hash of ``identity``, to detect messages of other schemes."""
         digest = hashlib.blake2b(self.identity.encode(), digest_size=4, person=b"sqsgd scheme").digest()
         return int.from_bytes(digest, "little")
 
     @cached_property
     def bits(self) -> int:
-        """Bits of a whole message, as sent, envelope included."""
+        """The size of a message in bits, including the envelope."""
         return 8 * codec.size(self.mechanism.layout)
 
     @cached_property
     def code_bits(self) -> int:
-        """Bits of the packed codes; a budget counts these."""
+        """The size of the packed codes in bits, which must fit into the budget."""
         layout = self.mechanism.layout
         return sum(column.bits for column in (layout[:-1] if self.mechanism.traits.has_symbol else layout))
 
@@ -151,26 +151,26 @@ class Scheme:
     def tasks(
         self, round: int, clients: npt.ArrayLike, seed: int, bound: float, clip: float | None = None
     ) -> Tasks:
-        """The tasks of many clients in one round: a sequence of ``Task``, and what ``encode_many`` takes.
+        """Create the tasks of many clients in one round, for example to call ``encode_many``.
 
         Args:
             round: the number of the round.
             clients: the clients' numbers.
             seed: the public seed.
             bound: U_t, the mechanism's range.
-            clip: the l2 radius that vectors are clipped to first; None: no clipping.
+            clip: the clipping norm (l2), or None to disable clipping.
 
         Raises:
-            ValueError: a number is out of range.
+            ValueError: if a number is out of range.
         """
         task = Task(round=round, client=0, seed=seed, dim=self.dim, bound=bound, clip=clip)
         return Tasks(task, np.asarray(clients))
 
     def encode(self, x: Any, task: Task, rng: Rng) -> bytes:
-        """The client's message for its gradient (plus residual), clipped first by the task's clip norm.
+        """Encode a gradient (plus residual) as a message, after clipping it to the norm in the task.
 
         Args:
-            x: The vector, of ``dim`` finite numbers.
+            x: A vector of ``dim`` finite numbers.
             task: The public request.
             rng: The private generator: ``secure_rng()``, or ``seeded_rng`` for an experiment.
 
@@ -178,7 +178,7 @@ class Scheme:
             The bytes to send.
 
         Raises:
-            ValueError: The vector is not finite, too large or of another length, or the task does not fit.
+            ValueError: If the vector is not finite, too large or of a different length, or for another task.
         """
         return self.seal(self.randomize(x, task, rng), task)
 
@@ -218,17 +218,17 @@ class Scheme:
         if not self.sums_records:
             raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
         if x.block != self.record_sum(task).block:
-            raise ValueError("x is a sum of other coordinates: make it with scheme.record_sum(task)")
+            raise ValueError("x is a sum over other coordinates: create it with scheme.record_sum(task)")
         return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
     def encode_many(self, x: Any, tasks: Tasks, rng: Rng, *, workers: int = 1) -> codec.Bytes:
-        """The messages of many clients, one row each for each row of ``x``, with the law of ``encode``.
+        """Encode one message for each row of ``x``, with the same distribution as ``encode``.
 
         Args:
             x: A matrix with one vector per client.
             tasks: The tasks, in the order of the rows.
             rng: The private generator of all rows.
-            workers: Threads that share the work; the messages of a seeded generator do not depend on them.
+            workers: The number of threads, which does not affect the messages of a seeded generator.
 
         Returns:
             A matrix of bytes with one message per row.
@@ -267,24 +267,16 @@ class Scheme:
             checks.vector("x", y, y.size)
 
     def check_clip(self, clip: float | None) -> None:
-        """Refuse clipping where the guarantee is for single weights: it would let one weight move all others.
-
-        tests/schemes/test_coordinatewise.py::test_clipping_would_break_the_guarantee_of_single_weights.
-        """
+        """Refuse clipping of a sum of records, which are clipped one by one."""
         if clip is not None and self.sums_records:
             raise ValueError(f"clip = {clip!r}: {self.name!r} clips every record to the bound; omit clip")
-        if clip is not None and self.privacy.notion == "per-weight":
-            raise ValueError(
-                f"clip = {clip!r}: clipping scales all weights by their common norm, and {self.name!r} with "
-                "per_weight = true protects each weight by itself; omit clip"
-            )
 
     def seal(self, columns: Columns, task: Task) -> bytes:
-        """The message that carries these columns."""
+        """Pack columns into a message."""
         return codec.seal(self.mechanism.layout, columns, scheme=self.fingerprint, binding=task.binding)
 
     def open(self, message: bytes, task: Task) -> Columns:
-        """The columns of a message; raises MalformedReport if it is not valid for the task."""
+        """Unpack the columns of a message; raises MalformedReport if it is not valid for the task."""
         self._check(task)
         return codec.unseal(message, self.mechanism.layout, scheme=self.fingerprint, binding=task.binding)
 
@@ -309,7 +301,7 @@ class Scheme:
         return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:
-        """The server's estimate of one client's vector.
+        """Estimate the vector of one client from its message.
 
         Args:
             message: The bytes that the client sent.
@@ -319,23 +311,23 @@ class Scheme:
             ``dim`` numbers.
 
         Raises:
-            MalformedReport: The bytes are damaged, or answer another scheme or task.
+            MalformedReport: If the bytes are damaged, or belong to another scheme or task.
         """
         y = self.mechanism.estimate(self.open(message, task), task.bound)
         return self._undo(y, task, 0, len(self.transforms))
 
     def aggregate(self, reports: Iterable[tuple[Task, bytes]]) -> Estimate:
-        """The mean of the decoded reports, in memory that does not grow with their number.
+        """Compute the mean of the decoded reports. The memory usage does not depend on their number.
 
         Args:
-            reports: Pairs of a task and the message that answers it.
+            reports: Pairs of a task and the corresponding message.
 
         Returns:
             ``dim`` numbers.
 
         Raises:
-            MalformedReport: A message is damaged, or answers another scheme or task.
-            ValueError: No report was given.
+            MalformedReport: If a message is damaged, or belongs to another scheme or task.
+            ValueError: If there are no reports.
         """
         total = Aggregate(self)
         for task, message in reports:
@@ -360,7 +352,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass
 class Aggregate:
-    """A running weighted mean of reports, in memory that does not grow with their number.
+    """Computes a running weighted mean of reports. Its memory usage does not depend on their number.
 
     Guarantees
     ----------
@@ -391,14 +383,14 @@ class Aggregate:
         Args:
             task: The request that the report answers.
             message: The bytes that the client sent.
-            weight: Its weight in the mean.
+            weight: The weight of the report in the mean.
 
         Returns:
             The columns of the report.
 
         Raises:
-            MalformedReport: The bytes are damaged, or answer another scheme or task.
-            ValueError: The report does not fit the sum, as in ``add_columns``.
+            MalformedReport: If the bytes are damaged, or belong to another scheme or task.
+            ValueError: If the report does not fit the sum, as in ``add_columns``.
         """
         columns = self.scheme.open(message, task)
         self.add_columns(task, columns, weight)
@@ -420,7 +412,7 @@ class Aggregate:
     def add_many(
         self, tasks: Tasks, messages: codec.Bytes, weights: Weights | None = None, *, workers: int = 1
     ) -> Columns:
-        """Add many reports, one row each, with the same sum as by ``add``; returns their columns.
+        """Add many reports, one per row, with the same result as ``add``, and return their columns.
 
         A malformed report is named, and then none of them is added:
         tests/core/test_batches.py::test_a_malformed_report_is_named_and_none_is_added.
@@ -481,7 +473,7 @@ class Aggregate:
     def add_counts(self, task: Task, counts: Counts) -> None:
         """Add all reports of a round from how often each code was sent, for a scheme with ``symbols``.
 
-        The sum does not depend on the order in which reports came.
+        The sum does not depend on the order of the reports.
         tests/core/test_counts.py::test_counts_have_the_mean_of_the_reports.
         """
         scheme, total = self.scheme, self._sum(task)
@@ -492,8 +484,9 @@ class Aggregate:
         if rest or (counts < 0).any():
             raise ValueError(f"counts of codes that come {column.count} at a time are not whole reports")
         found = scheme.mechanism.unit_codes((np.zeros((1, column.count), np.uint32),), task.bound)
-        if found is not None:
-            total += (counts[0::2] - counts[1::2]) * found[1][0]
+        if found is None:
+            raise ValueError(f"{scheme.name!r} states no size for its codes, so counts have no mean")
+        total += (counts[0::2] - counts[1::2]) * found[1][0]
         self._weight += reports
         self.count += reports
 

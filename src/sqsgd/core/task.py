@@ -21,7 +21,7 @@ MOST_DIM = 2**32 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the server asks of one client in one round. All of it is public.
+    """The request of the server to one client in one round. All of its fields are public.
 
     ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of clipping before it, or None.
     Where the guarantee is per record, ``bound`` is the norm that each record is clipped to.
@@ -54,7 +54,7 @@ class Task:
 
     @cached_property
     def binding(self) -> bytes:
-        """The task as bytes. A report's checksum covers them, so it is valid for no other task."""
+        """The task as bytes. They are part of the checksum, so a report is only valid for this task."""
         clip = self.clip or 0.0
         return struct.pack("<IQQQdd", self.round, self.client, self.seed, self.dim, self.bound, clip)
 

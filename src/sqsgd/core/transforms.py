@@ -35,7 +35,7 @@ class Part(ABC):
 
 
 class Transform(Part):
-    """A public step with a linear inverse, which the server applies.
+    """A public step with a linear inverse that is applied by the server.
 
     >>> Rotate(rounds=2).out_dim(1000)
     1024
@@ -59,7 +59,7 @@ class Transform(Part):
         """The client's side.
 
         Args:
-            x: The vector, which is not changed.
+            x: The vector, which is not modified.
             task: The public request, the only source of randomness.
 
         Returns:
@@ -73,7 +73,7 @@ class Transform(Part):
         Args:
             y: The transformed estimate.
             task: The request of the report.
-            dim: The length before ``forward``.
+            dim: The length of the input of ``forward``.
 
         Returns:
             An estimate of length ``dim``.

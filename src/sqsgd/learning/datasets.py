@@ -48,12 +48,11 @@ class Dataset:
         train, test = (self.train_inputs, self.train_labels), (self.test_inputs, self.test_labels)
         for part, (inputs, labels) in (("train", train), ("test", test)):
             check_shapes(f"{where}{part} ", inputs, labels)
-            if not labels.is_floating_point():
-                counted = labels if labels.ndim == 1 else labels[labels != IGNORED]
-                low, high = (int(counted.min()), int(counted.max())) if counted.numel() else (IGNORED,) * 2
-                if low < 0 or high >= self.classes:
-                    most = self.classes - 1
-                    raise ValueError(f"{where}{part} labels run from {low} to {high}; expected 0 to {most}")
+            counted = labels if labels.ndim == 1 else labels[labels != IGNORED]
+            low, high = (int(counted.min()), int(counted.max())) if counted.numel() else (IGNORED,) * 2
+            if not labels.is_floating_point() and not 0 <= low <= high < self.classes:
+                expected = f"expected 0 to {self.classes - 1}"
+                raise ValueError(f"{where}{part} labels run from {low} to {high}; {expected}")
         for what, one, other in zip(("inputs", "labels"), train, test, strict=True):
             if one.shape[1:] != other.shape[1:]:
                 shapes = f"{tuple(one.shape[1:])}, test {what} {tuple(other.shape[1:])}"
@@ -139,27 +138,19 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     kept[stream.subset(whole, count)] = False
     if dataset.owners is not None:  # no client may be left without an example
         kept[np.unique(dataset.owners, return_index=True)[1]] = True
-        count = int((~kept).sum())
-    return replace(
-        dataset,
-        train_inputs=dataset.train_inputs[kept],
-        train_labels=dataset.train_labels[kept],
-        test_inputs=dataset.train_inputs[~kept],
-        test_labels=dataset.train_labels[~kept],
-        owners=None if dataset.owners is None else dataset.owners[kept],
-        held_out=f"{count:,} training images of {dataset.name}, held out",
-    )
+    examples = Examples(inputs=dataset.train_inputs, labels=dataset.train_labels, owners=dataset.owners)
+    train, test = examples.at(np.flatnonzero(kept)), examples.at(np.flatnonzero(~kept))
+    held_out = f"{len(test.labels):,} training images of {dataset.name}, held out"
+    return replace(dataset, **_parts(train, test), owners=train.owners, held_out=held_out)
 
 
 def first_tests(dataset: Dataset, count: int) -> Dataset:
     """Keep only the first held-out examples, for quicker evaluation."""
     if count >= len(dataset.test_labels):
         return dataset
+    inputs, labels, told = dataset.test_inputs[:count], dataset.test_labels[:count], dataset.held_out
     return replace(
-        dataset,
-        test_inputs=dataset.test_inputs[:count],
-        test_labels=dataset.test_labels[:count],
-        held_out=f"the first {count:,} of: {dataset.held_out}",
+        dataset, test_inputs=inputs, test_labels=labels, held_out=f"the first {count:,} of: {told}"
     )
 
 
@@ -225,17 +216,15 @@ def _classes(labels: torch.Tensor) -> int:
 
 def _dataset(name: str, train: Examples, test: Examples, classes: int, held_out: str) -> Dataset:
     # Clients that still have examples are numbered 0, 1, 2, ... in their order.
-    owners = None if train.owners is None else np.unique(train.owners, return_inverse=True)[1]
-    return Dataset(
-        name=name,
-        train_inputs=train.inputs,
-        train_labels=train.labels,
-        test_inputs=test.inputs,
-        test_labels=test.labels,
-        classes=classes,
-        held_out=held_out,
-        owners=None if owners is None else owners.astype(np.int64),
+    owners = (
+        None if train.owners is None else np.unique(train.owners, return_inverse=True)[1].astype(np.int64)
     )
+    return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **_parts(train, test))
+
+
+def _parts(train: Examples, test: Examples) -> dict[str, Any]:
+    inputs = {"train_inputs": train.inputs, "test_inputs": test.inputs}
+    return {**inputs, "train_labels": train.labels, "test_labels": test.labels}
 
 
 # Shakespeare's plays: every speaker is a client.

@@ -57,9 +57,9 @@ def call_factory(name: str, purpose: str, factory: Any, **offered: Any) -> Any:
         raise ValueError(f"{purpose} {name!r}: the factory failed: {one_line(error)}") from error
 
 
-def unknown_name(purpose: str, name: str, known: Collection[str]) -> ValueError:
+def unknown_name(purpose: str, name: str, known: Collection[str], more: str = "") -> ValueError:
     hint, names = checks.meant(name, known), ", ".join(known)
-    return ValueError(f"{purpose} {name!r} is unknown{hint} (choose {names} or package.module:factory)")
+    return ValueError(f"{purpose} {name!r} is unknown{hint} (choose {names} or package.module:factory{more})")
 
 
 def one_line(error: Exception) -> str:

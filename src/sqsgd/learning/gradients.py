@@ -8,7 +8,8 @@ import contextlib
 import copy
 import ctypes
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -71,6 +72,36 @@ def set_flat(model: nn.Module, vector: Vector) -> None:
     parts = torch.split(torch.tensor(vector), [parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.detach().copy_(part.reshape(parameter.shape))
+
+
+def trained_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the parameters that require gradients, by name: an adapter's file, or its Flower message.
+
+    >>> model = nn.Sequential(nn.Linear(9, 4).requires_grad_(False), nn.Linear(4, 2))
+    >>> list(trained_state(model))
+    ['1.weight', '1.bias']
+    """
+    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+
+
+def load_trained(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Copy such parameters into a model with the same frozen part; ValueError unless names and shapes fit."""
+    own = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    wrong = set(own) ^ set(state) or {name for name in own if own[name].shape != state[name].shape}
+    if wrong:
+        raise ValueError(f"these are not the weights that the model trains: {', '.join(sorted(wrong)[:6])}")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(state[name])
+
+
+def frozen_checksum(model: nn.Module) -> int:
+    """Of the parameters and buffers that are not trained, which all who train the model must share."""
+    trained, found = {value.data_ptr() for value in trainable_parameters(model)}, 0
+    for value in model.state_dict().values():
+        if value.data_ptr() not in trained:
+            found = zlib.crc32(value.cpu().reshape(-1).view(torch.uint8).numpy().tobytes(), found)
+    return found
 
 
 def loss_gradient(

@@ -63,10 +63,8 @@ def make_model(
     model = _checked(name, made)
     if name == PRETRAINED:
         if head is None:
-            raise ValueError(
-                f"model = {PRETRAINED!r} needs features with a public head for these classes, such as "
-                "font-digits; model = 'linear' starts from zero"
-            )
+            needed = "needs features with a public head for these classes, such as font-digits"
+            raise ValueError(f"model = {name!r} {needed}; model = 'linear' starts from zero")
         with torch.no_grad():
             next(model.parameters()).copy_(head)
     return model
@@ -269,16 +267,13 @@ def _checked(name: str, model: object) -> nn.Module:
     if wrong := {str(parameter.dtype) for parameter in trainable} - {"torch.float32"}:
         raise ValueError(f"model {name!r} has {', '.join(sorted(wrong))} parameters; call .float() on it")
     for path, module in model.named_modules():
-        if getattr(module, "running_mean", None) is not None:
-            raise ValueError(
-                f"model {name!r}: layer {path!r} ({type(module).__name__}) keeps running statistics of the "
-                "clients' data, which are not private; use GroupNorm, or track_running_stats=False"
-            )
+        if getattr(module, "running_mean", None) is not None and module.training:
+            why = "keeps running statistics of the clients' data, which are not private; use GroupNorm, or"
+            layer = f"layer {path!r} ({type(module).__name__})"
+            raise ValueError(f"model {name!r}: {layer} {why} call .eval() on a frozen part")
     for path, value in model.state_dict().items():
         kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
         if kind not in _SAVED or value.layout != torch.strided:
-            raise ValueError(
-                f"model {name!r}: {path!r} in its state_dict is a {kind}, which model.safetensors cannot "
-                "hold; convert or remove it, and get_extra_state if that makes it"
-            )
+            remedy = "which no file can hold; convert or remove it, and get_extra_state if that makes it"
+            raise ValueError(f"model {name!r}: {path!r} in its state_dict is a {kind}, {remedy}")
     return model

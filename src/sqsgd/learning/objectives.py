@@ -115,15 +115,12 @@ class Objective:
         try:
             measured = {str(name): float(value) for name, value in metrics(outputs, labels).items()}
         except Exception as error:
-            raise ValueError(
-                f"the metrics of loss {self.name!r} failed: {one_line(error)}; expected a dictionary of "
-                "numbers by name, such as {'RMSE': 0.1}"
-            ) from error
+            expected = "expected a dictionary of numbers by name, such as {'RMSE': 0.1}"
+            failed = f"the metrics of loss {self.name!r} failed: {one_line(error)}"
+            raise ValueError(f"{failed}; {expected}") from error
         if unknown := sorted(self.lower_is_better - {*measured, "loss"}):
-            raise ValueError(
-                f"loss {self.name!r}: lower_is_better names {', '.join(unknown)}, and the metrics are "
-                f"{', '.join(measured) or 'none'}"
-            )
+            names = f"names {', '.join(unknown)}, and the metrics are {', '.join(measured) or 'none'}"
+            raise ValueError(f"loss {self.name!r}: lower_is_better {names}")
         return measured
 
 
@@ -260,14 +257,10 @@ def make_objective(name: str, value: Any) -> Objective:
     if isinstance(value, nn.Module) and loss is value:
         return _of_torch(name, value)
     if not callable(loss):
-        raise ValueError(
-            f"loss {name!r} is a {type(value).__name__}; expected a function of (model, batch), such as "
-            "lambda model, batch: mse_loss(model(batch[0]), batch[1]), or an object that has one called loss"
-        )
+        expected = "lambda model, batch: mse_loss(model(batch[0]), batch[1]), or an object with a method loss"
+        raise ValueError(f"loss {name!r} is a {type(value).__name__}; expected a function such as {expected}")
     lower = getattr(value, "lower_is_better", ())
     if not (metrics is None or callable(metrics)) or not isinstance(lower, tuple | list | set | frozenset):
-        raise ValueError(
-            f"loss {name!r}: metrics must be a function of (outputs, labels), not {metrics!r}, and "
-            f"lower_is_better a tuple of its names, not {lower!r}"
-        )
+        wrong = f"metrics must be a function of (outputs, labels), not {metrics!r}"
+        raise ValueError(f"loss {name!r}: {wrong}, and lower_is_better a tuple of names, not {lower!r}")
     return Objective(name=name, mean_loss=loss, metrics=metrics, lower_is_better=frozenset(map(str, lower)))

@@ -155,10 +155,8 @@ def _shards(classes: _Labels, clients: int, value: str, words: np.random.PCG64) 
     each = int(value) if value.isascii() and value.isdecimal() else 0
     count = clients * each
     if not 0 < count <= len(classes):
-        raise ValueError(
-            f"partition 'shards:{value}': N must be a whole number, for example shards:2, and at most "
-            f"{len(classes) // clients}, because {clients:,} clients share {len(classes):,} images"
-        )
+        most = f"{len(classes) // clients}, because {clients:,} clients share {len(classes):,} images"
+        raise ValueError(f"partition 'shards:{value}': N must be a whole number of at most {most}")
     shuffled = _permutation(len(classes), words)
     by_label = shuffled[np.argsort(classes[shuffled], kind="stable")]
     shards = Parts(by_label, _even_bounds(len(classes), count))

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -88,22 +88,18 @@ class LearningProblem:
     ) -> Iterator[tuple[Losses, RecordSum]]:
         """The losses and the sum of the records that each client draws, with its own generator."""
         set_flat(self.model, weights)
-        data, privacy = self.dataset, scheme.privacy
+        same: dict[str, Any] = {"normalise": normalise, "random": self.random}
         for client, task, rng in asked:
-            mine = self.parts[client]
-            if privacy.turns > 1:  # whose secrecy the account does not rest on: a simulation's are seeded
-                stream = PublicStream(seed=self.seed, round=0, client=client, purpose="batches")
-                key = stream.words(8).tobytes()
-                chosen = mine[records.in_turn(len(mine), privacy.turns, task.round, key)]
-            else:
-                chosen = mine[records.sampled(len(mine), privacy.rate, rng)]
-            total, part = scheme.record_sum(task, normalise=normalise), data.train_inputs[chosen]
-            with self._named(f"round {task.round}"), torch.random.fork_rng(devices=[], enabled=self.random):
-                if self.random:
-                    torch.default_generator.manual_seed(rng.word() >> 1)
-                batch = (part, data.train_labels[chosen])
-                losses = records.add_records(total, self.model, self.objective, batch, scheme.block(task))
-            yield losses, total
+            with self._named(f"round {task.round}"):
+                take, key = self.taker(client), records.seeded_turns(self.seed, client)
+                parts = (len(self.parts[client]), take, scheme, task, rng)
+                found = records.silo_sum(self.model, self.objective, *parts, key=key, **same)
+            yield found
+
+    def taker(self, client: int) -> Callable[[Indices], Batch]:
+        """The client's own examples by their numbers."""
+        data, mine = self.dataset, self.parts[client]
+        return lambda places: (data.train_inputs[mine[places]], data.train_labels[mine[places]])
 
     def check_records(self) -> None:
         """Raise ValueError if model or loss mix records."""
@@ -181,11 +177,13 @@ class LearningProblem:
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights, untrained values included; bfloat16 as float32."""
+        """The model's state dict with these weights; if parts of it are frozen, the trained ones alone."""
         set_flat(self.model, weights)
+        frozen = any(not value.requires_grad for value in self.model.parameters())
+        state = gradients.trained_state(self.model) if frozen else self.model.state_dict()
         return {
             name: (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy().copy()
-            for name, value in self.model.state_dict().items()
+            for name, value in state.items()
         }
 
     def measure(self, weights: Vector) -> Evaluation:
@@ -277,8 +275,6 @@ def draws_randomness(
         raise ValueError(f"{wrong}: check inputs, labels and loss")
     for name, buffer in model.named_buffers():
         if not torch.equal(before[name], buffer):
-            raise ValueError(
-                f"the model's buffer {name!r} changes with each batch: it would store the clients' data "
-                "without protection; use layers without running state"
-            )
+            wrong = "changes with each batch: it would store the clients' data without protection"
+            raise ValueError(f"the model's buffer {name!r} {wrong}; use layers without running state")
     return drawn or first.tobytes() != second.tobytes()  # other devices have separate generators

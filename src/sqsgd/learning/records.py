@@ -1,23 +1,32 @@
 """Gradients of single records, and their sum: what a guarantee per record is about."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme
-from sqsgd.core.random import Keystream, Rng
+from sqsgd.core.random import Keystream, PublicStream, Rng
 from sqsgd.core.records import RecordSum
 from sqsgd.core.task import Task
 from sqsgd.learning.gradients import Losses, Rows, loss_gradient, of_batches, parameter_count
-from sqsgd.learning.objectives import Batch, Objective, evaluating, find_objective, make_objective
+from sqsgd.learning.objectives import (
+    Batch,
+    Objective,
+    class_scores,
+    evaluating,
+    find_objective,
+    make_objective,
+)
 from sqsgd.learning.partition import Indices
 
 _FLOATS, _MOST_TOGETHER = 1 << 22, 64
 _MIXED = 1e-3  # relative: far more than rounding errors of a loss
+_OfBatches = Callable[[torch.Tensor, torch.Tensor], tuple[Losses, Rows]]
 
 
 def record_sum(
@@ -70,45 +79,159 @@ def record_sum(
 
 
 def add_records(
-    total: RecordSum, model: nn.Module, objective: Objective, batch: Batch, block: Indices | None = None
+    total: RecordSum,
+    model: nn.Module,
+    objective: Objective,
+    batch: Batch,
+    block: Indices | None = None,
+    *,
+    drops: bool = False,
 ) -> Losses:
     """Add the gradients of a batch's records, or their coordinates in ``block``; returns the losses."""
     losses = [np.empty(0)]
-    for found, rows in record_gradients(model, objective, batch):
+    for found, rows in record_gradients(model, objective, batch, drops=drops):
         total.add(rows if block is None else rows[:, block])
         losses.append(found)
     return np.concatenate(losses)
 
 
-def record_gradients(model: nn.Module, objective: Objective, batch: Batch) -> Iterator[tuple[Losses, Rows]]:
-    """Losses and a gradient in each row, some records at a time; dummies fill the last part.
+def silo_sum(
+    model: nn.Module,
+    objective: Objective,
+    count: int,
+    take: Callable[[Indices], Batch],
+    scheme: Scheme,
+    task: Task,
+    rng: Rng,
+    *,
+    key: bytes,
+    normalise: bool = False,
+    random: bool = False,
+    drops: bool = False,
+) -> tuple[Losses, RecordSum]:
+    """The sum of the records that a silo draws for one report, with its own generator.
 
-    Parts of one size are computed in one way, for any other records in the batch:
+    Args:
+        model: The model, with the weights of the round.
+        objective: The loss.
+        count: Of the silo's records.
+        take: Inputs and labels of the records with these numbers.
+        scheme: It says how records are drawn.
+        task: The round's.
+        rng: Draws the records, and then the noise.
+        key: Of the turns, if records take turns.
+        normalise: As in ``record_sum``.
+        random: The model draws numbers: torch is seeded by ``rng``.
+        drops: A record whose gradient fails is left out, as one with NaN is.
+    """
+    privacy = scheme.privacy
+    if privacy.turns > 1:
+        chosen = in_turn(count, privacy.turns, task.round, key)
+    else:
+        chosen = sampled(count, privacy.rate, rng)
+    total = scheme.record_sum(task, normalise=normalise)
+    with torch.random.fork_rng(devices=[], enabled=random):
+        if random:
+            torch.default_generator.manual_seed(rng.word() >> 1)
+        losses = add_records(total, model, objective, take(chosen), scheme.block(task), drops=drops)
+    return losses, total
+
+
+def seeded_turns(seed: int, client: int) -> bytes:
+    """The key of a simulated silo's turns; the account does not rest on its secrecy."""
+    return PublicStream(seed=seed, round=0, client=client, purpose="batches").words(8).tobytes()
+
+
+def record_gradients(
+    model: nn.Module, objective: Objective, batch: Batch, *, drops: bool = False
+) -> Iterator[tuple[Losses, Rows]]:
+    """Losses and a gradient in each row, some records at a time; of a failing one NaN, if it ``drops``."""
+
+    def alone(x: torch.Tensor, y: torch.Tensor) -> tuple[Losses, Rows]:
+        value, row = loss_gradient(model, x, y, objective=objective)
+        return np.array([value]), row[None]
+
+    dim = parameter_count(model)
+    size = max(1, min(_MOST_TOGETHER, _FLOATS // dim))
+    failed = (np.full(1, np.nan), np.full((1, dim), np.nan, np.float32)) if drops else None
+    return _by_record(of_batches(model, objective, randomness="different"), alone, batch, size, failed)
+
+
+def correct_predictions(model: nn.Module, batch: Batch) -> Rows:
+    """1 for each record whose largest class score is its label's, else 0; also where the model fails.
+
+    What is found of a record does not depend on the others:
+    tests/learning/test_records.py::test_a_prediction_does_not_depend_on_the_others.
+    """
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    def one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (class_scores(lambda x: functional_call(model, weights, (x,)), x, y).argmax(-1) == y).float()
+
+    def found(scored: torch.Tensor) -> tuple[Losses, Rows]:
+        rows = scored.reshape(-1, 1).cpu().numpy()
+        return np.empty(len(rows)), rows
+
+    each = vmap(one, randomness="different")
+    with evaluating(model), torch.no_grad():
+        failed, one_by_one = found(torch.zeros(1)), lambda x, y: found(one(x, y))
+        together = lambda x, y: found(each(x, y))  # noqa: E731
+        parts = _by_record(together, one_by_one, batch, _MOST_TOGETHER, failed)
+        return np.concatenate([np.empty((0, 1), np.float32), *(rows for _, rows in parts)])
+
+
+def _by_record(
+    each: _OfBatches, alone: _OfBatches, batch: Batch, size: int, failed: tuple[Losses, Rows] | None
+) -> Iterator[tuple[Losses, Rows]]:
+    """What a function of batches of one record gives; dummies fill the last part.
+
+    Parts of one size are computed in one way, for any other records in the batch, also where one fails:
     tests/learning/test_records.py::test_a_records_gradient_does_not_depend_on_the_others.
     """
     inputs, labels = batch
-    size = max(1, min(_MOST_TOGETHER, _FLOATS // parameter_count(model)))
-    each, together = of_batches(model, objective, randomness="different"), True
+    together = len(inputs) > 0 and _supported(each, batch)
+
+    def part(places: torch.Tensor) -> tuple[Losses, Rows]:
+        return each(inputs[places][:, None], labels[places][:, None])
+
     for start in range(0, len(inputs), size):
-        places = torch.arange(start, start + size).clamp(max=len(inputs) - 1)
         count = min(size, len(inputs) - start)
         if together:
             try:
-                values, rows = each(inputs[places][:, None], labels[places][:, None])
-            except RuntimeError:  # something that vmap does not support
-                together = False
-            else:
+                values, rows = part(torch.arange(start, start + size).clamp(max=len(inputs) - 1))
                 yield values[:count], rows[:count]
                 continue
+            except Exception:
+                if failed is None:
+                    raise
         for at in range(start, start + count):
-            value, row = loss_gradient(model, inputs[at : at + 1], labels[at : at + 1], objective=objective)
-            yield np.array([value]), row[None]
+            try:
+                if together:
+                    values, rows = part(torch.full((size,), at))
+                    found = values[:1], rows[:1]
+                else:
+                    found = alone(inputs[at : at + 1], labels[at : at + 1])
+            except Exception:
+                if failed is None:
+                    raise
+                found = failed
+            yield found
+
+
+def _supported(each: _OfBatches, batch: Batch) -> bool:
+    """Whether vmap supports all of it, which no record decides: it is tried on zeros."""
+    try:
+        each(*(torch.zeros_like(part[:1])[:, None] for part in batch))
+    except Exception:  # found again for each record
+        return False
+    return True
 
 
 def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
     """Raise ValueError if a layer, or the loss of ``some`` records, depends on several records at once."""
     for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        mixes = module.training or getattr(module, "running_mean", None) is None
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and mixes:
             raise ValueError(
                 f"layer {path!r} ({type(module).__name__}) mixes the records of a batch, so no record has a "
                 "gradient of its own; use GroupNorm"
@@ -124,6 +247,21 @@ def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
             f"loss {objective.name!r} mixes records: two together give {both:.6g}, alone {ones[0]:.6g} and "
             f"{ones[1]:.6g}; it must be the mean, or the sum, of the losses of single records"
         )
+
+
+def taken(inputs: Any, labels: Any, places: Indices) -> Batch:
+    """Rows of arrays or tensors."""
+    return torch.as_tensor(inputs[places]), torch.as_tensor(labels[places])
+
+
+def made_up(inputs: Any, labels: Any) -> Batch:
+    """Two records of the same form that depend on none of these: nor does a check then that fails."""
+    x, y = taken(inputs, labels, np.zeros(2 if len(inputs) else 0, np.int64))
+    if x.is_floating_point():
+        x = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x.dtype)
+    else:
+        x = torch.zeros_like(x)
+    return x, torch.zeros_like(y)
 
 
 def sampled(count: int, rate: float, rng: Rng) -> Indices:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.functional import pad
 from torch.utils import data as torch_data
 
 from sqsgd._internal.checks import meant
@@ -52,17 +53,15 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     """Training and test examples in what a user's dataset factory returned, or one set, still to be split.
 
     It may be ``(inputs, labels)`` or ``(inputs, labels, clients)`` as arrays or tensors, the inputs perhaps a
-    table; a torch Dataset or DataLoader of such pairs or triples; a table with a column called label, labels
-    or target and perhaps one called client; or two of these: a pair, or a mapping with ``train`` and ``test``
-    or ``validation``.
+    table or a list of texts; a torch Dataset or DataLoader of such pairs or triples; a table with a column
+    called label, labels or target and perhaps one called client; or two of these: a pair, or a mapping with
+    ``train`` and ``test`` or ``validation``.
     """
     where, pair = f"dataset {name!r}", False
     if isinstance(value, Mapping):
         if "train" not in value:
-            raise ValueError(
-                f"{where} returned a {type(value).__name__} of {', '.join(map(str, value))}; "
-                "expected train, and test or validation"
-            )
+            given = f"a {type(value).__name__} of {', '.join(map(str, value))}"
+            raise ValueError(f"{where} returned {given}; expected train, and test or validation")
         test = value.get("test", value.get("validation"))
         pair, value = test is not None, (value["train"], test) if test is not None else value["train"]
     elif not _is_examples(value):
@@ -72,7 +71,14 @@ def read_examples(name: str, value: Any) -> list[Examples]:
     if not pair:
         return [_examples(f"{where}: ", value)]
     train = _examples(f"{where}: training ", value[0])
-    return [train, _examples(f"{where}: test ", value[1], train.columns, test=True)]
+    test = _examples(f"{where}: test ", value[1], train.columns, test=True)
+    if train.inputs.dtype == test.inputs.dtype == torch.uint8:  # texts
+        width = max(part.inputs.shape[1] for part in (train, test))
+        return [
+            replace(part, inputs=pad(part.inputs, (0, width - part.inputs.shape[1])))
+            for part in (train, test)
+        ]
+    return [train, test]
 
 
 def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None:
@@ -80,10 +86,8 @@ def check_shapes(where: str, inputs: torch.Tensor, labels: torch.Tensor) -> None
     if inputs.ndim == 1 and len(inputs) == len(labels):
         raise ValueError(f"{where}inputs are numbers; if each is one example, write inputs.reshape(-1, 1)")
     if inputs.ndim < 2 or labels.ndim < 1 or len(inputs) != len(labels) or len(inputs) == 0:
-        raise ValueError(
-            f"{where}inputs have shape {tuple(inputs.shape)} and labels {tuple(labels.shape)}; expected "
-            "(count, ...) and (count,) with count at least 1"
-        )
+        shapes = f"inputs have shape {tuple(inputs.shape)} and labels {tuple(labels.shape)}"
+        raise ValueError(f"{where}{shapes}; expected (count, ...) and (count,) with count at least 1")
 
 
 def _is_table(value: Any) -> bool:
@@ -131,6 +135,7 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
     value = _loaded(where, value) if _is_torch(value) else value
     given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
+    texts = isinstance(given, Sequence) and not {*map(type, given)} - {str, np.str_}
     if _is_table(given):
         given = _columns(where, given)
     if isinstance(given, dict):
@@ -139,6 +144,7 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
             differing = ", ".join(map(str, sorted(set(columns) ^ set(given), key=str)))
             raise ValueError(f"{where}table has other columns than the training table: {differing}")
         given = _joined(where, {name: given[name] for name in columns})
+    given = text_rows(given) if texts else given
     labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     inputs, labels = _numbers(f"{where}inputs", given), _numbers(f"{where}labels", labels)
     check_shapes(where, inputs, labels)
@@ -149,17 +155,31 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
         raise ValueError(f"{where}labels go up to {int(labels.max()):,}; {numbers}")
     if not test and (wrong := _label_problem(labels)):
         raise ValueError(f"{where}{wrong}")
-    if inputs.dtype == torch.uint8 and inputs.ndim < 3:
-        raise ValueError(
-            f"{where}inputs are rows of uint8, which may be numbers, pixels or tokens; write "
-            ".astype('float32'), .astype('float32') / 255 or .astype('int64')"
-        )
+    if inputs.dtype == torch.uint8 and inputs.ndim < 3 and not texts:
+        wrong = "inputs are rows of uint8, which may be numbers, pixels or tokens; write .astype('float32')"
+        raise ValueError(f"{where}{wrong}, .astype('float32') / 255 or .astype('int64')")
     if inputs.dtype == torch.uint8:
-        inputs = inputs.float() / 255
-    real = inputs.is_floating_point() or inputs.dtype == torch.bool
-    inputs = inputs.float() if real else inputs.long()  # tokens
+        inputs = inputs if texts else inputs.float() / 255
+    elif inputs.is_floating_point() or inputs.dtype == torch.bool:
+        inputs = inputs.float()
+    else:
+        inputs = inputs.long()  # tokens
     owners = None if clients is None else _owners(where, clients, len(labels))
     return Examples(inputs=inputs, labels=labels, owners=owners, columns=columns)
+
+
+def text_rows(texts: Sequence[str]) -> torch.Tensor:
+    """Texts as rows of UTF-8 bytes, filled up with zeros.
+
+    >>> texts_of(text_rows(["tea", "caf\u00e9"]))
+    ['tea', 'caf\u00e9']
+    """
+    rows = np.array([text.encode() for text in texts])
+    return torch.from_numpy(rows.view(np.uint8).reshape(len(texts), -1))
+
+
+def texts_of(rows: torch.Tensor) -> list[str]:
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.numpy()]
 
 
 def _label_problem(labels: torch.Tensor) -> str:
@@ -273,10 +293,8 @@ def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], An
     columns = _columns(where, table)
     found = [name for name in columns if name in LABELS]
     if len(found) != 1:
-        raise ValueError(
-            f"{where}table has {' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; exactly "
-            f"one must hold the labels. It has {', '.join(map(str, columns))}"
-        )
+        has = f"{' and '.join(found) or 'none'} of the columns {', '.join(LABELS)}; one must hold the labels"
+        raise ValueError(f"{where}table has {has}. It has {', '.join(map(str, columns))}")
     clients = columns.pop(CLIENT, None)
     numbers = _all_numbers(where, columns, "" if test else found[0])
     labels = numbers.pop(found[0])
@@ -326,10 +344,8 @@ def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor
     tokens = [name for name, values in found.items() if values.ndim == 2 and not values.is_floating_point()]
     large = [name for name, values in found.items() if values.ndim > 2]
     if len(tokens) > 1 or large:
-        raise ValueError(
-            f"{where}rows of whole numbers or arrays such as images in {' and '.join(large or tokens)} are "
-            f"not joined with other columns; keep one of them (.remove_columns drops the others)"
-        )
+        remedy = "are not joined with other columns; keep one of them (.remove_columns drops the others)"
+        raise ValueError(f"{where}rows of tokens, or arrays, in {' and '.join(large or tokens)} {remedy}")
     return torch.cat([values.reshape(len(values), -1).float() for values in found.values()], dim=1)
 
 
@@ -341,10 +357,8 @@ def _owners(where: str, clients: Any, count: int) -> Indices:
         raise ValueError(f"{where}clients have shape {names.shape}; {expected}")
     kinds = {type(name).__name__ for name in names.tolist()}
     if len(kinds) > 1 or any(name is None or name != name for name in names.tolist()):
-        raise ValueError(
-            f"{where}clients are of types {' and '.join(sorted(kinds))}, or some are missing; name all of "
-            "them by text or all by numbers, or drop these rows"
-        )
+        wrong = f"are of types {' and '.join(sorted(kinds))}, or some are missing; name all by text or all"
+        raise ValueError(f"{where}clients {wrong} by numbers, or drop these rows")
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 

@@ -100,36 +100,21 @@ class OrdinalChannel(Channel):
 
     def randomize(self, places: Floats, rng: Rng) -> Codes:
         levels = round_unbiased(self._top * places, rng)
-        return self._move(levels, rng.words(places.size), rng).astype(np.uint8)
-
-    def _move(self, levels: Codes, words: Codes, rng: Rng) -> Codes:
-        """The codes for U = (words + further bits) / 2^64, by a binary search in equal steps."""
-        below, above, laws = self._table
-        codes = np.zeros(words.size, np.int64)  # the first edge that a word is not certainly above
-        step = above.shape[1] + 1 >> 1
-        while step:
-            codes += step * (above[levels, codes + step - 1] < words)
-            step >>= 1
-        # Beyond the last edge the code is certain: it is the top one.
-        unsure = (codes < self._top) & (words >= below[levels, np.minimum(codes, self._top - 1)])
-        for at in np.flatnonzero(unsure).tolist():
-            codes[at] = laws[levels[at]].continue_from(int(words[at]), rng)
+        codes = np.empty(places.size, np.uint8)
+        for level, law in enumerate(self._laws):
+            here = np.flatnonzero(levels == level)
+            codes[here] = law.draw_many(here.size, rng)
         return codes
 
     @cached_property
-    def _table(self) -> tuple[Codes, Codes, list[InverseCdf]]:
-        """One row per level: the words certainly below and above each edge of its law, and the law."""
+    def _laws(self) -> list[InverseCdf]:
+        """The law of the code for each level."""
         laws = []
         with precision(START_BITS):
             for level in range(self.alphabet):
                 cdf = self._cdf(level)
                 laws.append(InverseCdf(self._top, cdf, [(code, cdf(code)) for code in range(self._top)]))
-        width = (1 << self._top.bit_length()) - 1  # a full binary tree; no word is above the edges added
-        above = np.full((self.alphabet, width), 2**64 - 1, np.uint64)
-        below = np.empty((self.alphabet, self._top), np.uint64)
-        for level, law in enumerate(laws):
-            below[level], above[level, : self._top] = law.tables()
-        return below, above, laws
+        return laws
 
     def _cdf(self, level: int) -> Callable[[int], arb]:
         """P(y <= code | level), from two geometric sums."""

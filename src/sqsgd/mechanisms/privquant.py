@@ -221,10 +221,16 @@ RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordin
 class PrivQuant(Mechanism):
     """Stochastic K-level quantisation and its exact ε-LDP privatisation, of vectors in [-bound, bound]^dim.
 
-    By default τ is the proven optimum and p lies on the privacy boundary. ``threshold`` alone puts p on the
-    boundary for it; ``keep`` alone uses the largest threshold that ε admits; both fix the mechanism, and
-    ``epsilon`` is then an optional limit. ``rule="paper"``: p / (1 - p) = e^{0.1 ε} and the largest τ with
-    N_lo / N_hi <= e^{0.9 ε}.
+    Args:
+        dim: The number of coordinates.
+        levels: The number K of levels.
+        epsilon: The privacy budget. It is optional if both ``threshold`` and ``keep`` are given.
+        threshold: The threshold τ. By default it is optimal, or with ``keep`` the largest that ε admits.
+        keep: The probability p. By default it is on the privacy boundary for τ.
+        rule: With ``"paper"``, p / (1 - p) = e^{0.1 ε} and τ is the largest with N_lo / N_hi <= e^{0.9 ε}.
+
+    Raises:
+        ValueError: If an argument is out of range, or if the arguments cannot be combined.
 
     Guarantees
     ----------

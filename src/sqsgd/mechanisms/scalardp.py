@@ -35,7 +35,15 @@ class ScalarDP(Part):
     """A number in [0, maximum], rounded without bias to a grid, then randomised response on the grid.
 
     The symbol J in 0..k, k = ``levels``, is kept with probability e^ε / (e^ε + k), and otherwise replaced by
-    one of the k others. ``levels=None`` means k = ceil(e^{ε/3}), at most 255.
+    one of the k others.
+
+    Args:
+        maximum: The upper end of the range.
+        epsilon: The privacy budget.
+        levels: The number k of steps of the grid. By default it is ceil(e^{ε/3}), but at most 255.
+
+    Raises:
+        ValueError: If an argument is out of range.
 
     Guarantees
     ----------
@@ -206,7 +214,7 @@ def split(epsilon: float, norm_epsilon: float | None) -> tuple[float, ScalarDP]:
     (394.0, ScalarDP(maximum=1.0, epsilon=6.0, levels=8))
     """
     if norm_epsilon == 0:
-        raise ValueError("norm_epsilon = 0: only sparse codes do without a norm")
+        raise ValueError("norm_epsilon = 0: only sparse codes can omit the norm")
     if norm_epsilon is None:
         share = next((share for least, share in _NORM_SHARES if epsilon >= least), epsilon / 2)
     else:

@@ -1,4 +1,4 @@
-"""The central (ε, δ) of a run in which every user reports once, in a secret order; plans for such runs."""
+"""The central (ε, δ) of a run whose users report in secret orders, and its certificate."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from sqsgd._internal.exact import three_digits
 from sqsgd.core import Scheme
 from sqsgd.privacy.blanket import TOLERANCE, BlanketBound, blanket_bound, generic_bound
 from sqsgd.privacy.passes import Profile, Table, negligible, randomized_response, table
-from sqsgd.privacy.planner import automatic_scheme, once_outlook
-from sqsgd.schemes import make_scheme
 
 Order = Literal["run", "round"]
 Bound = Literal["blanket", "generic", "local"]
@@ -52,7 +50,7 @@ class Pass:
 
     @property
     def counted(self) -> int:
-        """The number of users among whom one can hide; ValueError if no guarantee holds."""
+        """The number of users that are shuffled together; raises ValueError if no guarantee holds."""
         return _counted(self.scheme, self.users, self.order, self.dropouts, self.colluding)
 
     @property
@@ -132,7 +130,7 @@ def central_guarantee(
             them in one visit, in the round of the user.
         dropouts: The most users who may not answer in a pass, for reasons other than their data and slots;
             not counted.
-        colluding: Users who tell the attacker their slots and reports; not counted either.
+        colluding: Users who reveal their slots and reports to the attacker; not counted either.
         linked: Why the reports of a user can be linked to each other, such as "one order for all passes" or
             "one connection"; they then count as one report of a larger local ε. Empty if they cannot.
 
@@ -285,7 +283,7 @@ def _counted(scheme: Scheme, users: int, order: str, dropouts: int, colluding: i
             f"scheme = {scheme.name!r} has no pure local guarantee (notion {scheme.privacy.notion!r}), "
             "from which a central one could follow"
         )
-    if scheme.residual:
+    if scheme.keeps_state:
         raise ValueError(
             f"scheme = {scheme.name!r} keeps a residual for later reports; for a central guarantee use "
             "one that sends the whole vector, such as 'privunit-index' or 'sqsgd-stateless'"
@@ -357,7 +355,7 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
     if known != (guarantee.users, guarantee.local_epsilon) or guarantee.bound == "local":
         raise ValueError(f"no central guarantee of these passes: {guarantee.sentence}")
     if any(each.scheme.privacy.arithmetic != "exact" for each in passes):
-        raise ValueError("the reports are private in real arithmetic only, which no certificate is for")
+        raise ValueError("the reports are private in real arithmetic only, which certificates do not support")
     epsilon = float(three_digits(guarantee.epsilon * (1 + TOLERANCE), 4))
     if guarantee.reports > 1 and not guarantee.linked:
         made, sources = _table(passes, delta)
@@ -440,61 +438,3 @@ def local_epsilon_for(
         middle = (low + high) / 2
         low, high = (middle, high) if enough(middle) else (low, middle)
     return low
-
-
-@dataclass(frozen=True, kw_only=True)
-class OncePlan:
-    """A scheme for runs in which each user reports once, and what it guarantees."""
-
-    scheme: str
-    dim: int
-    users: int
-    epsilon: float  # local, of the report
-    message_bytes: int
-    nmse: float  # of one report, relative to |x| = bound
-    nmse_mean: float  # of the mean over all users
-    warning: str  # if little or nothing will be learned by a softmax on features of unit length; else empty
-    central: CentralGuarantee
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "central": self.central.to_dict()}
-
-
-def plan_once(
-    *,
-    dim: int,
-    bytes: int,
-    users: int,
-    delta: float,
-    epsilon: float | None = None,
-    central: float | None = None,
-) -> OncePlan:
-    """The automatic scheme at a local ``epsilon``, or at the largest one that keeps a ``central`` ε.
-
-    Guarantees
-    ----------
-    * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
-      tests/privacy/test_certificate.py::test_the_plan_keeps_what_was_asked_for.
-    """
-    if (epsilon is None) == (central is None):
-        raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
-
-    def make(local: float) -> Scheme:
-        name, _ = automatic_scheme(dim=dim, epsilon=local, bytes=bytes)
-        return make_scheme(name, dim=dim, epsilon=local, bytes=bytes)
-
-    if epsilon is None:
-        epsilon = local_epsilon_for(make, checks.positive("central", central), users, delta)
-    scheme = make(epsilon)
-    return OncePlan(
-        scheme=scheme.name,
-        dim=dim,
-        users=users,
-        epsilon=scheme.privacy.epsilon,
-        message_bytes=scheme.bits // 8,
-        nmse=scheme.nmse,
-        nmse_mean=scheme.nmse / users,
-        warning=once_outlook(scheme, users),
-        central=central_guarantee(scheme, users, delta),
-    )

@@ -69,9 +69,9 @@ class AlreadyAnswered(ReportRefused):
 
 @final
 class Ledger:
-    """What one client has spent and may still spend. ``Ledger.create`` makes one, ``Ledger(path)`` opens it.
+    """The privacy budget of one client. ``Ledger.create`` creates a ledger and ``Ledger(path)`` opens it.
 
-    Processes and threads may share a ledger; each call sees what the others did.
+    Processes and threads can share a ledger, since each call sees the changes of the others.
 
     Guarantees
     ----------
@@ -124,19 +124,19 @@ class Ledger:
         owner: str = "",
         witness: Path | str | None = None,
     ) -> Ledger:
-        """A new ledger; refuses to replace an existing or a lost one.
+        """Create a new ledger. It never replaces an existing or a lost ledger.
 
         Args:
             path: The ledger's file, in an existing folder.
             max_epsilon: The cap of the total that is ever spent.
             delta: The cap is per record: all reports together are (max_epsilon, delta)-private for each.
             max_rho: The cap per record as a ρ, in place of the other two.
-            owner: Whose ledger it is; informational.
+            owner: The name of the owner (informational).
             witness: The path of a second tip, preferably on another disk.
 
         Raises:
-            FileExistsError: If there is a ledger already.
-            LedgerRolledBack: If a tip shows that a ledger with reports was here.
+            FileExistsError: If the ledger already exists.
+            LedgerRolledBack: If a tip shows that a ledger with reports existed before.
         """
         path = Path(path).resolve()
         other = None if witness is None else Path(witness).resolve()
@@ -180,8 +180,13 @@ class Ledger:
 
     @property
     def unit(self) -> str:
-        """What cap and spent are: ``epsilon``, or per record ``rho`` or ``epsilon at delta = ...``."""
+        """The unit of the cap: ``epsilon``, or per record ``rho`` or ``epsilon at delta = ...``."""
         return _unit(self._read())
+
+    @property
+    def delta(self) -> float | None:
+        """δ of a cap per record, 0 where it is a ρ; None: the cap is of pure epsilons."""
+        return self._read().delta
 
     @property
     def max_epsilon(self) -> float:
@@ -206,7 +211,7 @@ class Ledger:
 
     @property
     def interrupted(self) -> str:
-        """What a crash left unfinished, to be repaired by the next spend; empty if nothing."""
+        """A description of what the next spend will repair after a crash; empty by default."""
         return self._files.interrupted()
 
     def spend(
@@ -225,14 +230,14 @@ class Ledger:
         rate: float = 1.0,
         turn: int = -1,
     ) -> Entry:
-        """Pay for one report. Call it before the report leaves; if it raises, the report must not leave.
+        """Pay for one report. Call it before sending the report. If it raises, do not send the report.
 
-        Each round of a task is paid for once, even if its report was then lost in a crash.
+        Each round of a task can be paid for once, even if its report was lost in a crash.
 
         Args:
             epsilon: The cost of the report.
             notion: The notion of ``Privacy``: "local", or "record" if the cap is per record.
-            task: The name of what is trained.
+            task: The name of the training.
             round: The task's round.
             scheme: The scheme, informational; so is ``purpose``.
             arithmetic: As in ``Privacy``; "real" is an error unless ``allow_real`` is true.
@@ -247,8 +252,8 @@ class Ledger:
         Raises:
             BudgetSpent: If the cap would be exceeded.
             AlreadyAnswered: If the round was paid for before.
-            LedgerDamaged: If the amount spent is not known for certain.
-            OSError: If the disk fails; then nothing is spent, or the line counts.
+            LedgerDamaged: If the spent amount cannot be determined.
+            OSError: If the disk fails. In this case, either nothing is spent or the line counts.
         """
         if notion not in ("local", "record"):
             raise ValueError(f"notion = {notion!r}: the ledger adds up 'local' epsilons, and 'record' ones")
@@ -308,12 +313,12 @@ class Ledger:
         allow_real: bool = False,
         at_most: float = math.inf,
     ) -> Entry:
-        """Pay for ``scheme.encode(x, task, rng)``, before the message leaves.
+        """Pay for ``scheme.encode(x, task, rng)`` before sending the message.
 
         Args:
             scheme: The scheme of the report; its ``privacy`` is the cost.
             task: The task, which names the round.
-            name: The name of the training; default: the task's seed.
+            name: The name of the training. By default, it is the seed of the task.
             purpose: Informational.
             allow_real: Accept a guarantee that holds in real arithmetic only.
             at_most: A lower cap, for this report alone.
@@ -361,10 +366,10 @@ class Ledger:
             self._files.append(descriptor, history, {"kind": "cap", "max_epsilon": lower, "time": _now()})
 
     def top_up(self, epsilon: float) -> None:
-        """Add to the cap: the owner's decision, which no code that answers a server makes.
+        """Increase the cap. This is up to the owner, and code that answers a server never calls it.
 
         Args:
-            epsilon: What may be spent in addition to the cap so far.
+            epsilon: The amount to add to the cap.
         """
         more = checks.real("epsilon", epsilon, 1e-9, 1e12)
         with self._files.current(os.O_RDWR) as (descriptor, history):

@@ -8,35 +8,20 @@ from typing import Any, Literal
 from sqsgd._internal import checks
 from sqsgd._internal.files import worded
 from sqsgd.core import Mechanism, Scheme
-from sqsgd.core.codec import Column
 from sqsgd.core.transforms import FEWEST, padded
 from sqsgd.mechanisms.privquant import PrivQuant
-from sqsgd.mechanisms.scalardp import split
 from sqsgd.mechanisms.sparse import SparseLaw, SparseMatches
 from sqsgd.privacy.reconstruction import MOST_ROUNDS, ReconstructionStatement, reconstruction_statements
 from sqsgd.schemes import STATELESS, make_scheme
-from sqsgd.schemes.budgets import bits_of
 from sqsgd.schemes.privunit import sphere_cap
-from sqsgd.schemes.sqsgd import Choice, Code, Direction, choices, code_of, sqsgd_stateless
-from sqsgd.schemes.sqsgd_paper import sqsgd_paper
+from sqsgd.schemes.sqsgd import Code, Direction, code_of, sqsgd_stateless
 
-PAPER_LEVELS = 16
 _FAINT, _FEW = 0.025, 40.0
 _FAINT_SOFTMAX, _FEW_SOFTMAX = 0.005, 20.0
 _UNSTABLE = 100.0
 _READABLE = 1e6  # larger multiples of the optimum are meaningless: it is next to zero, and so is the error
 CLOSE = 1.03  # errors within this factor of the least count as equal: then the fewest bytes decide
 ENOUGH, NEARLY = 200, 1.25  # reports of a client, and rounds between two, for which an average was measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alternative:
-    """Another way to spend the same budget, with the relative error of one report on the whole vector."""
-
-    name: str
-    levels: int
-    coordinates: int
-    nmse: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +43,6 @@ class Recommendation:
     message_bytes: int
     optimum_ratio: float  # its error over PrivUnit's at the same ε, the best possible
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A message size, and the best code and the relative error it allows, for |x| = bound."""
-
-    message_bytes: int
-    code: Code
-    nmse: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +87,10 @@ class Plan:
     optimum: float
     """PrivUnit's error at the same ε, with a known norm and 32 bits per coordinate: the best possible."""
     optimum_ratio: float
-    information_limit: float
-    """1 / (e^{2ε/n} - 1): the least error of any ε-private report of n Gaussian coordinates."""
-    information_ratio: float
-    alternatives: tuple[Alternative, ...]
     stateless: tuple[Stateless, ...]
     """Schemes that send the whole vector in one report and keep no state, the best first."""
     recommendation: Recommendation | None
     """What ``scheme = "auto"`` takes for these rounds; None where only real arithmetic fits."""
-    paper: Alternative | None
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
 
@@ -139,7 +110,7 @@ def plan(
     probability: float = 1e-6,
     prior: float = 0.0,
 ) -> Plan:
-    """The best parameters for a budget, and the error of the mean over clients.
+    """Find the best parameters for a budget and predict the error of the mean over clients.
 
     Reports are unbiased with independent noise, so the same parameters are best for any number of clients.
 
@@ -148,9 +119,9 @@ def plan(
         epsilon: The privacy budget of a report.
         bytes: The budget for the packed codes of a report.
         clients: Reports per round.
-        rounds: Rounds that a client takes part in.
-        probability: With which the statements about reconstruction may fail.
-        prior: What the attacker knows already, as a log density ratio (ρ₀).
+        rounds: Number of rounds in which a client takes part.
+        probability: The failure probability of the bounds on reconstruction.
+        prior: The prior knowledge of the attacker as a log density ratio (ρ₀).
 
     Returns:
         The parameters of ``sqsgd-stateless``, its errors, other schemes, a recommendation, and warnings.
@@ -168,11 +139,9 @@ def plan(
     block, size = scheme.mechanism.relative_error(1.0), scheme.mechanism.dim
     nmse = at_the_bound(scheme)
     optimum = sphere_cap(dim, epsilon).error
-    limit = information_limit(epsilon, min(size, padded(dim)))
     statements = reconstruction_statements(epsilon, min(size, dim), dim, rounds, probability, prior)
     ways = stateless_choices(dim=dim, epsilon=epsilon, bytes=bytes)
-    forecast = outlook(scheme, clients, rounds, scheme.first_bound)
-    left, _ = split(epsilon, None)
+    forecast = outlook(scheme, clients * rounds)
     return Plan(
         dim=dim,
         clients=clients,
@@ -187,14 +156,8 @@ def plan(
         nmse_block=block,
         optimum=optimum,
         optimum_ratio=ratio(nmse, optimum),
-        information_limit=limit,
-        information_ratio=ratio(block, limit),
-        alternatives=tuple(
-            _alternative(choice, dim, epsilon) for choice in choices(dim, left, bits_of(bytes))
-        ),
         stateless=tuple(ways),
         recommendation=recommended(ways, optimum, dim=dim, epsilon=epsilon, bytes=bytes, visits=rounds),
-        paper=_paper(dim, epsilon, bytes),
         reconstruction=statements,
         warnings=(
             *([forecast] if forecast else []),
@@ -227,21 +190,6 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
         "epsilon_direction": law.epsilon,
         "epsilon_norm": mechanism.norm.epsilon if mechanism.norm else 0.0,
     }
-
-
-def frontier(*, dim: int, epsilon: float) -> list[Point]:
-    """The least error of ``sqsgd-stateless`` against the bytes of its message, in steps of 2 % or more."""
-    tried, size = [], 1
-    while 8 * size <= 4 * max(epsilon, 16.0) / math.log(2) + 8:
-        scheme = sqsgd_stateless(dim, epsilon, size)
-        code, nmse = code_of(scheme.mechanism), at_the_bound(scheme)
-        tried.append(Point(message_bytes=scheme.bits // 8, code=code, nmse=nmse))
-        size = max(size + 1, int(1.2 * size))
-    points: list[Point] = []
-    for point in sorted(tried, key=lambda point: (point.message_bytes, point.nmse)):
-        if not points or point.nmse < 0.98 * points[-1].nmse:
-            points.append(point)
-    return points
 
 
 def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless]:
@@ -379,33 +327,6 @@ def ratio(error: float, least: float) -> float:
     return error / least if least > 0 else math.inf
 
 
-def information_limit(epsilon: float, coordinates: int) -> float:
-    """1 / (e^{2ε/n} - 1): an estimate from ε nats has a relative error D with (n/2) ln(1 + 1/D) <= ε."""
-    rate = 2 * epsilon / coordinates
-    return 1 / math.expm1(rate) if rate < 700 else math.exp(-rate)
-
-
-def _alternative(choice: Choice, dim: int, epsilon: float) -> Alternative:
-    levels, coordinates, reach = choice.levels, choice.coordinates, choice.reach
-    size = -(-Column(coordinates, levels).bits // 8)
-    scheme = sqsgd_stateless(dim, epsilon, size, levels=levels, coordinates=coordinates, reach=reach)
-    name = f"{levels} levels" + (" (signs)" if levels == 2 else f" over ± {reach:g}")
-    return Alternative(name=name, levels=levels, coordinates=coordinates, nmse=at_the_bound(scheme))
-
-
-def _paper(dim: int, epsilon: float, bytes: int) -> Alternative | None:
-    """The paper's 16 levels and rule over a range of three deviations, rescaled to the whole vector."""
-    try:
-        scheme = sqsgd_paper(dim, epsilon, bytes, levels=PAPER_LEVELS)
-    except ValueError:  # the paper's rule has no solution for some budgets
-        return None
-    size = scheme.mechanism.dim
-    whole = padded(dim)
-    nmse = ((1 + scheme.mechanism.relative_error(1.0)) * whole / min(size, whole) - 1) * dim / whole
-    name = f"the paper: {PAPER_LEVELS} levels over ± 3, its rule"
-    return Alternative(name=name, levels=PAPER_LEVELS, coordinates=size, nmse=nmse)
-
-
 def _warnings(
     mechanism: Mechanism, epsilon: float, statements: tuple[ReconstructionStatement, ...]
 ) -> list[str]:
@@ -451,13 +372,13 @@ def _few_numbers(best: Stateless, dim: int, epsilon: float, bytes: int) -> list[
     ]
 
 
-def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = False) -> float:
-    """Rounds before which little or nothing is learned, at any rate; below 1 if one is enough.
+def least_reports(scheme: Scheme, bound: float, *, softmax: bool = False) -> float:
+    """Reports before which little or nothing is learned, at any rate.
 
-    The mean of all reports about a weight has the error NMSE / (clients rounds) of a gradient as long as the
-    bound. Noise under a fixed bound spreads over all d weights, so the error over d counts, or with few
-    weights the error itself; noise relative to the gradient grows with it, for any d. The thresholds were
-    measured on digits: tests/training/test_runs.py::test_what_cannot_be_learned_is_told_before.
+    The mean of N reports about a weight has the error NMSE / N of a gradient as long as the bound. Noise
+    under a fixed bound spreads over all d weights, so the error over d counts, or with few weights the error
+    itself; noise relative to the gradient grows with it, for any d. The thresholds were measured on digits:
+    tests/training/test_runs.py::test_what_cannot_be_learned_is_told_before.
     """
     error, mechanism = scheme.nmse, scheme.mechanism
     if mechanism.traits.chooses:
@@ -467,32 +388,19 @@ def least_rounds(scheme: Scheme, clients: int, bound: float, *, softmax: bool = 
     elif scheme.sends_block:
         error *= scheme.dim / mechanism.dim
     if scheme.follows_norms:
-        return error / (_UNSTABLE * clients)
+        return error / _UNSTABLE
     share, few = (_FAINT_SOFTMAX, _FEW_SOFTMAX) if softmax else (_FAINT, _FEW)
-    return error / (max(share * scheme.dim, few) * clients)
+    return error / max(share * scheme.dim, few)
 
 
-def outlook(scheme: Scheme, clients: int, rounds: int, bound: float) -> str:
-    """One sentence if little or nothing is predicted to be learned, else an empty text."""
-    needed = least_rounds(scheme, clients, bound)
-    if not needed > rounds:
+def outlook(scheme: Scheme, reports: int, bound: float = 0.0, *, softmax: bool = False) -> str:
+    """One sentence if little or nothing is predicted to be learned from so many reports; else empty.
+
+    ``softmax``: by a softmax on features, to which each user reports once.
+    """
+    needed = least_reports(scheme, bound or scheme.first_bound, softmax=softmax)
+    if not needed > reports:
         return ""
-    few = needed < 1e12
-    least = f"at least {math.ceil(needed):,} rounds are needed" if few else "no number of rounds helps"
-    when = f"{rounds:,} {'round' if rounds == 1 else 'rounds'}"
-    who = f"{clients:,} {'client' if clients == 1 else 'clients'}"
-    return (
-        f"little or nothing will be learned in {when} of {who}: the reports are too noisy; {least}, or more "
-        "epsilon or clients"
-    )
-
-
-def once_outlook(scheme: Scheme, users: int) -> str:
-    """The same for a softmax on features, to which each user reports once."""
-    needed = least_rounds(scheme, 1, scheme.first_bound, softmax=True)
-    if not needed > users:
-        return ""
-    return (
-        f"little or nothing will be learned from {users:,} reports: they are too noisy; at least "
-        f"{math.ceil(needed):,} users are needed, or more epsilon"
-    )
+    least = f"at least {math.ceil(needed):,} are needed" if needed < 1e15 else "no number of them helps"
+    many = f"{reports:,} report{'s' if reports > 1 else ''}"
+    return f"little or nothing will be learned from {many}: they are too noisy; {least}, or more epsilon"

@@ -39,7 +39,7 @@ def reconstruction_bound(
         epsilon: The total ε of all reports; infinity for a scheme without privacy.
         dimensions: The dimensions r of the direction.
         probability: The probability p with which the bound may fail, above 0.
-        prior: What the attacker knows before, as a log density ratio ρ₀.
+        prior: The prior knowledge of the attacker as a log density ratio ρ₀.
 
     Returns:
         The largest cosine; 1.0 means that the bound is vacuous.

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqsgd._internal import checks
+from sqsgd.core import Scheme
 from sqsgd.schemes import make_scheme
-from sqsgd.schemes.sqsgd_record import record_share
+from sqsgd.schemes.sqsgd_record import silo_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +60,18 @@ def record_plan(
     """
     checks.integer("silos", silos, 1, 2**31)
     checks.integer("records", records, silos, 2**40)
-    each, found = records / silos, []
-    share = record_share(epsilon, delta, rounds)
-    for name, rate in (("poisson", share), ("disjoint", share), ("every record", 1.0)):
-        scheme = make_scheme(
-            "sqsgd-record", dim=dim, epsilon=epsilon, bytes=bytes, delta=delta, reports=rounds, rate=rate,
-            batching="disjoint" if name == "disjoint" else "poisson", records=max(1.0, each * rate),
-        )  # fmt: skip
-        used = scheme.privacy.rate / scheme.privacy.turns
-        deviation = math.sqrt(1 / (2 * float(scheme.privacy.rho)))
-        error = deviation / (each * used) / math.sqrt(silos)
+    each, found, schemes = records / silos, list[Batching](), list[Scheme]()
+    for name, batching, share in (
+        ("poisson", "poisson", 0.0), ("disjoint", "disjoint", 0.0), ("every record", "poisson", 1.0)
+    ):  # fmt: skip
+        options = silo_options(epsilon, delta, rounds, each, share=share, batching=batching)
+        schemes.append(make_scheme("sqsgd-record", dim=dim, epsilon=epsilon, bytes=bytes, **options))
+        privacy = schemes[-1].privacy
+        deviation = math.sqrt(1 / (2 * float(privacy.rho)))
+        error = deviation / (each * privacy.share) / math.sqrt(silos)
         noise = {"deviation": deviation, "error": error, "trusted": error / math.sqrt(silos)}
-        found.append(Batching(name=name, share=used, **noise))
-        found[1:] = sorted(found[1:], key=lambda batching: batching.error)
-        if name == "poisson":
-            chosen = scheme
+        found.append(Batching(name=name, share=privacy.share, **noise))
+    found[1:], chosen = sorted(found[1:], key=lambda batching: batching.error), schemes[0]
     return RecordPlan(
         dim=dim,
         records=records,
@@ -84,7 +82,7 @@ def record_plan(
         message_bytes=chosen.bits // 8,
         bits=8 * (chosen.bits // 8) / dim,
         batchings=tuple(found),
-        warnings=tuple(record_warnings(each, each * share, delta)),
+        warnings=tuple(record_warnings(each, each * chosen.privacy.share, delta)),
     )
 
 

@@ -1,13 +1,20 @@
-"""How many reports of each user, at which local ε, have the least error under a central and a local limit."""
+"""Plans for users who report in secret orders: one report, or as many as two limits allow."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqsgd._internal import checks
+from sqsgd.core import Scheme
 from sqsgd.mechanisms.gaussian_account import most_rho
-from sqsgd.privacy.certificate import MOST_REPORTS, CentralGuarantee, Order, central_guarantee
-from sqsgd.privacy.planner import CLOSE, automatic_scheme, once_outlook
+from sqsgd.privacy.certificate import (
+    MOST_REPORTS,
+    CentralGuarantee,
+    Order,
+    central_guarantee,
+    local_epsilon_for,
+)
+from sqsgd.privacy.planner import CLOSE, automatic_scheme, outlook
 from sqsgd.schemes import make_scheme
 
 _TRIED = tuple(2.0**i for i in range(-2, 4))  # local ε of a report; near the best, others too
@@ -18,19 +25,27 @@ _FIRST, _TRIES = 64, 12  # the first number of reports whose central ε is compu
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """``reports`` of each user at one local ε."""
+    """``reports`` of each user at one local ε, and what they guarantee."""
 
     scheme: str
     nearest: str
     """``central``: the scheme's option of this name, for a near set chosen for the central ε; else empty."""
+    users: int
     epsilon: float
+    """Local, of one report."""
     reports: int
     message_bytes: int
+    nmse: float
+    """The error of one report, relative to |x| = bound."""
     nmse_mean: float
-    """The error of the mean over all reports of all users, relative to |x| = bound."""
+    """The error of the mean over all reports of all users."""
     warning: str
     """If little or nothing will be learned by a softmax on features of unit length; else empty."""
     central: CentralGuarantee
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "central": self.central.to_dict()}
 
     @property
     def local(self) -> float:
@@ -49,9 +64,8 @@ class SeveralPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        splits = [{**asdict(each), "central": each.central.to_dict()} for each in self.splits]
-        best = splits[self.splits.index(self.best)]
-        return {"dim": self.dim, "users": self.users, "best": best, "splits": splits}
+        splits = [each.to_dict() for each in self.splits]
+        return {"dim": self.dim, "users": self.users, "best": self.best.to_dict(), "splits": splits}
 
 
 def plan_several(
@@ -140,9 +154,7 @@ def _most(
     """The most reports within the limits, up to about two percent where the central one decides."""
     if epsilon > local:
         return None
-    name, _ = automatic_scheme(dim=dim, epsilon=epsilon, bytes=bytes)
-    options = {"nearest": nearest} if nearest else {}
-    scheme = make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
+    scheme = _automatic(dim, epsilon, bytes, nearest)
     order: Order = "round" if visit else "run"
     kept: CentralGuarantee | None = None
     low, high = 0, min(MOST_REPORTS, math.floor(min(local / scheme.privacy.epsilon, MOST_REPORTS))) + 1
@@ -160,13 +172,51 @@ def _most(
         guess = min(max(math.floor(guess * ratio * (1 + _CLOSE) / 2), low + 1), high - 1)
     if kept is None:
         return None
+    return _split(scheme, users, kept, nearest)
+
+
+def _automatic(dim: int, epsilon: float, bytes: int, nearest: str = "") -> Scheme:
+    name, _ = automatic_scheme(dim=dim, epsilon=epsilon, bytes=bytes)
+    options = {"nearest": nearest} if nearest else {}
+    return make_scheme(name, dim=dim, epsilon=epsilon, bytes=bytes, **options)
+
+
+def _split(scheme: Scheme, users: int, central: CentralGuarantee, nearest: str = "") -> Split:
+    reports = users * central.reports
     return Split(
         scheme=scheme.name,
         nearest=nearest,
+        users=users,
         epsilon=scheme.privacy.epsilon,
-        reports=low,
+        reports=central.reports,
         message_bytes=scheme.bits // 8,
-        nmse_mean=scheme.nmse / (users * low),
-        warning=once_outlook(scheme, users * low),
-        central=kept,
+        nmse=scheme.nmse,
+        nmse_mean=scheme.nmse / reports,
+        warning=outlook(scheme, reports, softmax=True),
+        central=central,
     )
+
+
+def plan_once(
+    *,
+    dim: int,
+    bytes: int,
+    users: int,
+    delta: float,
+    epsilon: float | None = None,
+    central: float | None = None,
+) -> Split:
+    """One report: the automatic scheme at a local ``epsilon``, or at the largest that keeps a ``central`` ε.
+
+    Guarantees
+    ----------
+    * The central ε is at most ``central``, and the scheme is the one that ``scheme = "auto"`` trains with:
+      tests/privacy/test_certificate.py::test_the_plan_keeps_what_was_asked_for.
+    """
+    if (epsilon is None) == (central is None):
+        raise ValueError(f"set either epsilon = {epsilon} or central = {central}")
+    if epsilon is None:
+        wanted = checks.positive("central", central)
+        epsilon = local_epsilon_for(lambda local: _automatic(dim, local, bytes), wanted, users, delta)
+    scheme = _automatic(dim, epsilon, bytes)
+    return _split(scheme, users, central_guarantee(scheme, users, delta))

@@ -112,7 +112,7 @@ def _sample(run: RunData) -> object:
 
 def _promised_notion(config: RunConfig) -> StatedNotion:
     """The scheme's notion, which does not depend on the size of the model."""
-    budget: dict[str, Any] = {"dim": 65536, "epsilon": config.epsilon, "bytes": config.bytes}
+    budget: dict[str, Any] = {"dim": 65536, "epsilon": config.epsilon, "bytes": config.budget(65536)}
     try:
         return make_scheme(config.scheme, **budget, **config.options).privacy.notion
     except (ValueError, TypeError):

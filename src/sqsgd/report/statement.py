@@ -24,11 +24,6 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
         "who sees its reports, including the server, and covers each record by itself: whether it is among "
         "the client's data. It does not hide what all records of a client have in common.",
     ),
-    "per-weight": (
-        "Local privacy of each weight",
-        "The client adds the noise itself, but ε covers a single weight of the report. A whole report spends "
-        "that ε for every weight in it, so this ε is not comparable to the ε of a whole report.",
-    ),
     "central": (
         "Central differential privacy",
         "The guarantee holds for the published sum of all reports, not for a single report. It requires a "
@@ -97,7 +92,7 @@ def statement(group: Group) -> Statement:
             )
             verb = {"unfinished": "has so far spent", "damaged": "spent at least"}.get(group.state, "spent")
             more = f" + {number(evaluations)} for evaluations on its data" if evaluations else ""
-            whole = {"per-weight": " for each weight", "central": " of ε"}.get(notion, "")
+            whole = " of ε" if notion == "central" else ""
             deltas = " So do the δ of the rounds." if notion == "central" else ""
             sentences.append(
                 f"{who} {verb} {number(reports)} × {number(epsilon)}{more} = {number(total)}{whole} in "
@@ -115,8 +110,6 @@ def _report(notion: StatedNotion, epsilon: float, delta: float) -> str:
             f"The sum of a round is (ε, δ)-differentially private with ε = {number(epsilon)} and {known}, "
             "provided that the aggregator is trusted: it sees every report and must reveal only the sum."
         )
-    whole, sent = ("weight of a report", "what it sends for one weight"), ("report", "a report")
-    subject, message = whole if notion == "per-weight" else sent
     factor = number(math.exp(epsilon)) if epsilon < 12 else f"about 10^{epsilon / math.log(10):.0f}"
     chance = 1 / (1 + math.exp(-epsilon))  # of the best guess between two equally likely inputs
     guess = (
@@ -129,8 +122,8 @@ def _report(notion: StatedNotion, epsilon: float, delta: float) -> str:
             f"most {percent(chance)} of the time, compared to 50 % without it."
         )
     return (
-        f"Each {subject} is ε-locally differentially private with ε = {number(epsilon)}: for any data of a "
-        f"client, {message} is at most {factor} times as likely as with any other data. {guess}"
+        f"Each report is ε-locally differentially private with ε = {number(epsilon)}: for any data of a "
+        f"client, a report is at most {factor} times as likely as with any other data. {guess}"
     )
 
 
@@ -161,26 +154,15 @@ def _warning(notion: StatedNotion, epsilon: float, total: float) -> list[str]:
 
 
 def _central(group: Group, central: Central | None) -> list[str]:
-    """Who is protected better, under which assumption, and what that does not cover."""
+    """Who is protected better, what that does not cover, and what it rests on."""
     if central is None:
         return []
-    users, known = f"{central.users:,} clients", ""
-    if group.config.reports > 1:
-        known = f" It covers all {group.config.reports:,} reports of a client; each pass has a new order."
-    if central.order == "round":
-        users += " of a round"
-        known += " Only the order within rounds counts: who was in which round may be known."
-    chance = percent((1 + central.delta) / (1 + math.exp(-central.epsilon)))
     federation = any(run.federation for run in group.counted)
     return [
-        "The models are also centrally (ε, δ)-differentially private with "
-        f"ε = {three_digits(central.epsilon)} and δ = {central.delta:g}, against readers of the models, if "
-        f"the operator keeps the order of the {users} and their reports to itself.{known} From the models, "
-        f"such an attacker guesses right at most {chance} of the time.",
+        f"The models are also centrally (ε, δ)-differentially private: {central.note}.",
         "The central guarantee covers what is computed from the models, such as the accuracy. It does not "
         f"cover the {'times' if federation else 'training loss and the times'} that this page shows. It "
-        "assumes that whether a client answers depends neither on its data nor on its slot, and that other "
-        "clients do not reveal when they reported.",
+        f"assumes that {'; that '.join(central.assumptions)}.",
     ]
 
 

@@ -65,7 +65,7 @@ def check_name(key: str, name: object) -> None:
 def make_scheme(
     name: str, *, dim: int, epsilon: float | None = None, bytes: int | None = None, **options: object
 ) -> Scheme:
-    """A scheme by name for vectors of length ``dim`` under a privacy and a communication budget.
+    """Create a scheme for vectors of length ``dim`` under a privacy and a communication budget.
 
     Args:
         name: A name in ``SCHEMES``.

@@ -297,4 +297,6 @@ def dgc(
     count = checks.integer("count", count, 1, affordable)
     mechanism, rest = Largest(dim=dim, count=count), count < dim
     momentum = momentum if rest else 0.0
-    return Scheme(name="dgc", dim=dim, transforms=(), mechanism=mechanism, residual=rest, momentum=momentum)
+    return Scheme(
+        name="dgc", dim=dim, transforms=(), mechanism=mechanism, keeps_state=rest, momentum=momentum
+    )

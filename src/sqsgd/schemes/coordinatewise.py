@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sqsgd.core.transforms import padded, rotated_sample
 from sqsgd.mechanisms import channels
 from sqsgd.mechanisms.channels import MOST_ALPHABET, Channel, OrdinalChannel, PiecewiseGrid, TopSet
 from sqsgd.mechanisms.scalardp import equal_share
-from sqsgd.schemes.budgets import checked_budget, codes_that_fit, full_reach, rescaled_sample, too_few_bytes
+from sqsgd.schemes.budgets import checked_budget, codes_that_fit, full_reach, too_few_bytes
 
 _COARSE = 16  # beyond it, a finer grid helps less and less
 _CLOSE = 1.001  # plans whose errors differ by less than this factor count as equal: the smallest is used
@@ -42,21 +42,19 @@ _PARTS = tuple(part / 16 for part in range(1, 16, 2))
 class EachCoordinate(Mechanism):
     """Each coordinate through a channel over ± ``reach`` C / √k, for k coordinates and a bound C.
 
-    ε is k times the channel's for the whole vector (``notion`` "local"), or the channel's between vectors
-    that differ in one coordinate ("per-weight": tests/schemes/test_coordinatewise.py::test_per_weight).
-    Coordinates beyond the range are clamped: at a reach of 3, a vector as long as the bound loses 0.27 %.
+    ε is k times the channel's. Coordinates beyond the range are clamped: at a reach of 3, a vector as long as
+    the bound loses 0.27 %.
     """
 
     dim: int
     channel: Channel
     reach: float
-    notion: Literal["local", "per-weight"] = "local"
     whole: int = NORMAL_FROM  # coordinates of the vector that these are a sample of, for the prediction
     keeps_length = True
 
     @property
     def identity(self) -> str:
-        return f"coordinates {self.dim} reach {self.reach!r} {self.notion} ({self.channel.identity})"
+        return f"coordinates {self.dim} reach {self.reach!r} local ({self.channel.identity})"
 
     @cached_property
     def layout(self) -> Layout:
@@ -64,8 +62,7 @@ class EachCoordinate(Mechanism):
 
     @cached_property
     def privacy(self) -> Privacy:
-        times = self.dim if self.notion == "local" else 1
-        return Privacy(epsilon=total(self.channel.epsilon, times), notion=self.notion)
+        return Privacy(epsilon=total(self.channel.epsilon, self.dim), notion="local")
 
     def _half_range(self, bound: float) -> float:
         return self.reach * bound / math.sqrt(self.dim)
@@ -200,7 +197,6 @@ def ldp_fl(
     bytes: int | None = None,
     *,
     coordinates: int | None = None,
-    per_weight: bool = False,
     reach: float = 3.0,
 ) -> Scheme:
     """Sends one randomised bit for each coordinate of a sample.
@@ -208,17 +204,10 @@ def ldp_fl(
     One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
 
     k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2; r = ``reach``
-    C / √D is public, unlike the paper's. ``per_weight`` is the paper's reading: ε for every sent weight, k ε
-    for the whole vector, without a rotation, as many weights as ``bytes`` hold.
+    C / √D is public, unlike the paper's. The paper states ε for every single weight.
     """
-    dim, epsilon, bits = budget = checked_budget(dim, epsilon, bytes)
-    if not per_weight:
-        return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
-    most = dim if bits is None else min(dim, bits)
-    size = most if coordinates is None else checks.integer("coordinates", coordinates, 1, most)
-    reach, channel = full_reach(reach, dim, 1e5), OrdinalChannel(2, epsilon)
-    mechanism = EachCoordinate(dim=size, channel=channel, reach=reach, notion="per-weight", whole=dim)
-    return Scheme(name="ldp-fl", dim=dim, transforms=rescaled_sample(dim, size), mechanism=mechanism)
+    budget = checked_budget(dim, epsilon, bytes)
+    return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,4 +400,4 @@ def fedsel(
     _, picks, choice, top, channel = min(plans, key=lambda plan: plan[0])
     selection = TopSet(dim, top, choice) if dim > 1 else None
     mechanism = Picked(dim=dim, picks=picks, selection=selection, channel=channel, reach=reach)
-    return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, residual=dim > 1)
+    return Scheme(name="fedsel", dim=dim, transforms=(), mechanism=mechanism, keeps_state=dim > 1)

@@ -121,7 +121,7 @@ def sqsgd(
     if average:
         given = {"code": code, "levels": levels, "coordinates": coordinates, "reach": reach}
         whole = sqsgd_stateless(dim, epsilon, bytes, **given, norm_epsilon=norm_epsilon, rotation=rotation)
-        return replace(whole, name="sqsgd", residual=True, average=average)
+        return replace(whole, name="sqsgd", keeps_state=True, average=average)
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     options = (code, levels, coordinates, reach, norm_epsilon)
     mechanism = Request(dim, epsilon, bits_of(bytes), True, *options).mechanism()
@@ -132,7 +132,7 @@ def sqsgd(
         dim=dim,
         transforms=rotated_by(rotation, (rotate,) if size >= dim else (Subsample(size=size), rotate)),
         mechanism=mechanism,
-        residual=size < dim,
+        keeps_state=size < dim,
     )
 
 

@@ -100,7 +100,7 @@ def sqsgd_paper(
         dim=dim,
         transforms=(rotate,) if size == dim else (Subsample(size=size), rotate),
         mechanism=BoundedRange(quantizer=quantizer, largest=largest, whole=quantizer.dim),
-        residual=size < dim,
+        keeps_state=size < dim,
         first_bound=10.0,
     )
 

@@ -1,6 +1,7 @@
 """sqSGD per record: a silo's report hides each of its records, from the server too."""
 
 import math
+from typing import Any
 
 from sqsgd._internal import checks
 from sqsgd.core import Scheme, Transform
@@ -61,6 +62,34 @@ def sqsgd_record(
     )
     transforms: tuple[Transform, ...] = () if size == dim else (Subsample(size=size, shared=True),)
     return Scheme(name="sqsgd-record", dim=dim, transforms=transforms, mechanism=mechanism)
+
+
+def silo_options(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    records: float,
+    *,
+    share: float = 0.0,
+    batching: str = "poisson",
+) -> dict[str, Any]:
+    """The scheme's options for ``rounds`` reports of a silo of about ``records``; share 0: the least."""
+    rate = share or record_share(epsilon, delta, rounds)
+    batch = max(1.0, rate * records)
+    return {"delta": delta, "reports": rounds, "rate": rate, "batching": batching, "records": batch}
+
+
+def options_of(scheme: Scheme) -> dict[str, Any]:
+    """The options that make a scheme per record again, with its dim, its ε and the bytes of its codes."""
+    privacy, mechanism, taking_turns = scheme.privacy, scheme.mechanism, scheme.privacy.turns > 1
+    return {
+        "delta": privacy.delta,
+        "reports": privacy.reports,
+        "rate": privacy.share,
+        "batching": BATCHINGS[taking_turns],
+        "records": mechanism.traits.records,
+        "levels": mechanism.layout[0].alphabet,
+    }
 
 
 def record_share(epsilon: float, delta: float, reports: int) -> float:

@@ -1,4 +1,4 @@
-"""Training: Algorithm 2 of the paper, the local engine, settings, rates, run folders and sweeps."""
+"""Training: Algorithm 2 of the paper, the local engine, settings, rates and run folders."""
 
 from sqsgd.training.algorithm import client_step, server_step
 from sqsgd.training.engine import Problem, noise_seed, run

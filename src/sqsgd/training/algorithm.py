@@ -91,7 +91,7 @@ def client_step(
     ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
     from the sent coordinates is lost, as in the paper; the residual of the others is not clipped.
     """
-    if not scheme.residual:
+    if not scheme.keeps_state:
         return scheme.encode(gradient, task, rng), None
     if scheme.average:
         share, kept = np.float32(scheme.average), np.zeros_like(gradient) if residual is None else residual
@@ -100,7 +100,7 @@ def client_step(
     if scheme.momentum:
         return _velocity_step(scheme, task, gradient, residual, rng)
     kept = np.zeros_like(gradient) if residual is None else residual  # 4
-    accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient  # 15
+    accumulated = kept + gradient if beta == 1 else kept + np.float32(beta) * gradient  # 14
     columns = scheme.randomize(accumulated, task, rng)  # clip 13, select 10, rotate 15, PrivQuant 19, 20
     unsent = accumulated if alpha == beta else kept + np.float32(alpha) * gradient  # 17
     unsent[scheme.sent_coordinates(columns, task)] = 0  # 18
@@ -146,7 +146,7 @@ def server_step(
 
     Raises:
         MalformedReport: A report does not fit its task.
-        ValueError: No report was given.
+        ValueError: If there are no reports.
     """
     mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0
     for task, content, weight in reports:

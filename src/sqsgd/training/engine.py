@@ -90,7 +90,7 @@ class Engine:
         # tests/training/test_order.py::test_nothing_public_depends_on_a_users_number.
         numbers, paid = (users, None) if order is None else (np.arange(users.size), ())
         clients = _Clients(self, state, users, numbers)
-        stateless = not scheme.residual and self.ledgers is None
+        stateless = not scheme.keeps_state and self.ledgers is None
         many = stateless and not scheme.sums_records and (self.settings.secure or users.size > _FEW)
         if many and hasattr(self.problem, "gradient_rows"):
             parts = (scheme, self.settings, state, clients.reports())

@@ -32,10 +32,8 @@ class Central:
     """The central guarantee of a run whose users reported in secret orders."""
 
     epsilon: float
-    delta: float
-    users: int
-    order: str  # run or round
-    seeded: bool
+    note: str  # the guarantee, against whom it holds
+    assumptions: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +134,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             raise ValueError(f"{path} is not a folder" if path.exists() else f"{path} does not exist")
         below = sorted(_runs_below(path), key=_in_natural_order)
         if not below and not (path / CONFIG).is_file():
-            raise ValueError(f"{path} holds no run: neither it nor a folder below it has a config.toml")
+            raise ValueError(f"{path} holds no run: no config.toml in it or its subfolders")
         for folder in below or [path]:
             found.setdefault(folder.resolve(), folder)
     if not found:
@@ -222,12 +220,10 @@ def _summary(path: Path) -> Summary | None:
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
-    """The central guarantee; None unless everything that it depends on is there and makes sense."""
-    names = ("central_epsilon", "epsilon_all_rounds", "central_delta", "central_users")
-    epsilon, local, delta, users = (_number(values.get(name)) for name in names)
-    order, seeded = values.get("central_order"), values.get("order_seeded")
-    numbers = 0 <= epsilon < local < math.inf and 0 < delta < 1 and 2 <= users < math.inf
-    known = values.get("notion") == "local" and order in ("run", "round") and isinstance(seeded, bool)
-    if not (numbers and known):
+    """The central guarantee; None unless the statement and what it rests on are there and make sense."""
+    epsilon, local = (_number(values.get(name)) for name in ("central_epsilon", "epsilon_all_rounds"))
+    note, assumptions = values.get("central_note"), values.get("central_assumptions")
+    known = values.get("notion") == "local" and isinstance(note, str) and isinstance(assumptions, list)
+    if not (known and note and assumptions and 0 <= epsilon < local < math.inf):
         return None
-    return Central(epsilon=epsilon, delta=delta, users=int(users), order=str(order), seeded=bool(seeded))
+    return Central(epsilon=epsilon, note=str(note), assumptions=tuple(map(str, assumptions or ())))

@@ -69,6 +69,7 @@ class RunFolder:
     def begin(self, state: State, about: Mapping[str, Any], config: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self.metrics.write_bytes(b"")
+        (self.path / BEGUN).unlink(missing_ok=True)
         self.save(state, about)
         self.write_config(config)  # last: now the run can be resumed
 

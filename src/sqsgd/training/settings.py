@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml
@@ -15,7 +15,7 @@ from sqsgd.core import Scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.schemes import make_scheme
 from sqsgd.schemes.sqsgd import CODED, code_of
-from sqsgd.schemes.sqsgd_record import BATCHINGS, record_share
+from sqsgd.schemes.sqsgd_record import BATCHINGS, silo_options
 from sqsgd.training.rates import ONCE_BOUND, RECORD_BOUND, learning_rate, record_rate, softmax_rate
 
 PAPER_EPSILON = 400.0  # of one report: the default of the commands; the library has none
@@ -24,6 +24,7 @@ OPTIMIZERS, DECAYS, ENGINES = ("sgd", "momentum", "adam"), ("auto", "none", "lin
 FEDERATIONS = ("nodes", "devices")  # engines of run folders that a federation wrote
 MOST_CLIENTS, USUAL_CLIENTS, USUAL_ROUNDS = 2**31, 10, 600
 MOST_REPORTS = 10_000
+USUAL_BYTES = 256
 RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 
@@ -41,52 +42,39 @@ class Settings:
     [0.5, 0.375, 0.25, 0.125]
     """
 
-    epsilon: float
-    """ε of one report."""
-    seed: int
-    """Seed of the public randomness."""
-    secure: bool
-    """True: noise from the operating system. False: from the public seed, a simulation that can be repeated
-    and protects nobody. tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
-    scheme: str = "auto"
-    """A name of ``sqsgd.SCHEMES``; in simulations also package.module:function. ``auto``: ``sqsgd`` with an
-    average where clients report in every round, else the best that keeps no state
-    (``privacy.planner.automatic_scheme``)."""
-    bytes: int = 256
-    """Bytes of the packed codes of one report."""
+    epsilon: Annotated[float, "Privacy budget of one report, or of the whole run for privacy per record."]
+    seed: Annotated[int, "Seed for everything except secure noise."]
+    secure: Annotated[bool, "Use noise from the operating system, so that the run cannot be repeated."]
+    """False: from the public seed, a simulation that can be repeated and protects nobody.
+    tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
+    scheme: Annotated[
+        str, "A name from sqsgd schemes, auto (the best for your settings), or package.module:function."
+    ] = "auto"
+    """``auto``: ``sqsgd`` with an average where clients report in every round, else the best that keeps no
+    state (``privacy.planner.automatic_scheme``)."""
+    bytes: Annotated[int, "Bytes of a report's codes; 0: 256, or per record the whole vector."] = 0
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
-    rounds: int = 0
-    """All rounds of the training; 0: not known."""
-    lr: float = 0.0
-    """Learning rate of the first round; 0: as large as the noise of the reports allows."""
-    optimizer: str = "sgd"
-    decay: str = "auto"
-    """Decay of the learning rate: ``none``, or ``linear`` (``auto``), to zero after the last round."""
-    bound: float = 0.0
-    """Initial bound; 0: 1 for norms, 10 for the paper's range."""
-    track: bool = True
-    """Adapt the bound to the privatised magnitudes, if the scheme reports them."""
-    clip_norm: float = 0.0
-    """l2 radius to clip gradient plus residual to; 0: none. Per record: of each record's gradient."""
-    delta: float = 1e-5
-    """Per record: δ of the whole run; ``epsilon`` is then of the whole run, too."""
-    sampling: float = 0.0
-    """Per record: the share of its records that a client draws for a report; 0: as few as cost no noise."""
-    batching: str = "poisson"
-    """Per record: ``poisson`` draws each record for each report; ``disjoint`` lets them take turns."""
-    records: float = 0.0
-    """Per record: the public number of a client's records that sums are divided by; 0: chosen."""
-    normalise: bool = False
-    """Per record: scale every gradient to ``clip_norm``, also shorter ones."""
-    alpha: float = 1.0
-    """Factor of the gradient that goes to the residual (the paper's α)."""
-    beta: float = 1.0
-    """Factor of the gradient that goes into the report (the paper's β)."""
+    rounds: Annotated[int, "Total number of rounds; 0: unknown."] = 0
+    lr: Annotated[float, "Initial learning rate; 0 computes it from the budget."] = 0.0
+    optimizer: Annotated[str, "sgd, momentum or adam."] = "sgd"
+    decay: Annotated[str, "Decay of the learning rate: linear to zero (auto, linear), or none."] = "auto"
+    bound: Annotated[float, "Initial bound; 0 selects the default of the scheme."] = 0.0
+    track: Annotated[bool, "Adapt the bound to the privatised magnitudes."] = True
+    clip_norm: Annotated[float, "Clipping norm (l2) of vectors or records; 0: none, or selected."] = 0.0
+    delta: Annotated[float, "Per record: delta of the whole run."] = 1e-5
+    sampling: Annotated[
+        float, "Per record: share of its records in a report; 0: as few as cost no noise."
+    ] = 0.0
+    batching: Annotated[str, "Per record: poisson, or disjoint batches in turn."] = "poisson"
+    records: Annotated[float, "Per record: public number of records per client; 0: rows / clients."] = 0.0
+    normalise: Annotated[bool, "Per record: scale every gradient to the clipping norm."] = False
+    alpha: Annotated[float, "Factor for the gradient added to the residual (the paper's α)."] = 1.0
+    beta: Annotated[float, "Factor for the gradient in the report (the paper's β)."] = 1.0
 
     def __post_init__(self) -> None:
         checks.real("epsilon", self.epsilon, 0.01, 1e5)
-        checks.integer("bytes", self.bytes, 1, 2**37)
+        checks.integer("bytes", self.bytes, 0, 2**37)
         checks.integer("rounds", self.rounds, 0, MOST_CLIENTS)
         checks.integer("seed", self.seed, 0, 2**64 - 1)
         checks.real("lr", self.lr, 0.0, 1e12)
@@ -113,6 +101,10 @@ class Settings:
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
+    def budget(self, dim: int) -> int:
+        """The bytes of a report's codes, at most the whole vector where they were left open."""
+        return self.bytes or min(USUAL_BYTES, 4 * dim)
+
     def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
         """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
 
@@ -125,16 +117,15 @@ class Settings:
                 raise ValueError(f"options.{name} = {given!r} is not an option: set {key} instead")
         if self.scheme == RECORD:
             return self._record_scheme(dim)
-        budget = min(self.bytes, 4 * dim) if self.bytes == Settings.bytes else self.bytes  # not set: it fits
-        if budget > 4 * dim:
+        if self.bytes > 4 * dim:
             whole = f"the whole gradient, {dim} float32 numbers: at most {4 * dim}"
             raise ValueError(f"bytes = {self.bytes} is more than {whole}")
         name, options = self.scheme, self.options
-        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": budget}
+        known: dict[str, Any] = {"dim": dim, "epsilon": self.epsilon, "bytes": self.budget(dim)}
         if name == "auto":
             name, options = automatic_scheme(**known, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **known, **options)
-        if once and scheme.residual:
+        if once and scheme.keeps_state:
             raise ValueError(
                 f"scheme = {name!r} keeps a residual for a client's next report, which would link its "
                 "reports: write scheme = 'auto' for the best that keeps nothing"
@@ -143,32 +134,20 @@ class Settings:
 
     def _record_scheme(self, dim: int) -> Scheme:
         """The scheme per record: all rounds together have this ε and δ."""
-        rounds = self.rounds or RECORD_ROUNDS
-        share = self.sampling or record_share(self.epsilon, self.delta, rounds)
-        return make_scheme(
-            RECORD,
-            dim=dim,
-            epsilon=self.epsilon,
-            bytes=None if self.bytes == Settings.bytes else self.bytes,
-            delta=self.delta,
-            reports=rounds,
-            rate=share,
-            batching=self.batching,
-            records=max(1.0, share * self.records),
-            **self.options,
-        )
+        known = (self.epsilon, self.delta, self.rounds or RECORD_ROUNDS, self.records)
+        options = {**silo_options(*known, share=self.sampling, batching=self.batching), **self.options}
+        return make_scheme(RECORD, dim=dim, epsilon=self.epsilon, bytes=self.bytes or None, **options)
 
     def chosen(self, scheme: Scheme) -> Self:
         """The settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
-        options, few = {**self.options, **code, **average}, min(self.bytes, 4 * scheme.dim)
         if scheme.sums_records:
-            privacy, few = scheme.privacy, -(-scheme.code_bits // 8)
-            share = privacy.rate / privacy.turns
-            return dataclasses.replace(self, decay=decay, bytes=few, sampling=share, rounds=privacy.reports)
-        named = self.scheme if self.own_scheme else scheme.name
+            same: dict[str, Any] = {"sampling": scheme.privacy.share, "rounds": scheme.privacy.reports}
+            return dataclasses.replace(self, decay=decay, bytes=-(-scheme.code_bits // 8), **same)
+        named, options = self.scheme if self.own_scheme else scheme.name, {**self.options, **code, **average}
+        few = min(self.budget(scheme.dim), 4 * scheme.dim)
         return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
@@ -182,6 +161,13 @@ class Settings:
             lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
             return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
         scheme.check_clip(self.clip_norm or None)
+        if (self.alpha, self.beta) != (1.0, 1.0) and (
+            scheme.average or scheme.momentum or not scheme.keeps_state
+        ):
+            raise ValueError(
+                f"alpha = {self.alpha:g}, beta = {self.beta:g}: {scheme.name!r} keeps no residual to weigh; "
+                "leave them out, or choose a scheme that sends a block, without average and momentum"
+            )
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)
@@ -215,51 +201,48 @@ class RunConfig(Settings):
 
     seed: int = 0
     secure: bool = False
-    """Noise from the operating system: the run cannot be repeated."""
-    rounds: int = 0
-    """0: 600; with ``once`` 10 to 100, so that over 100 clients are in a round if they can, or one a pass."""
-    dataset: str = "mnist5k"
-    """A built-in one, package.module:factory, or the path of a .csv file."""
-    label: str = ""
-    owner: str = ""
+    rounds: Annotated[int, "Number of rounds; 0 selects 600, or 10 to 100 with once."] = 0
+    """With ``once`` over 100 clients are in a round if they can, or one in each pass."""
+    dataset: Annotated[str, "mnist5k, mnist, ..., a .csv file or package.module:factory."] = "mnist5k"
+    label: Annotated[str, "Column of a table to predict; a number if it has a range."] = ""
+    owner: Annotated[str, "Column of a table with the owner of each row; empty: all differ."] = ""
     ranges: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
     categories: dict[str, Any] = field(default_factory=dict)
     """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
-    data_dir: str = ""
-    model: str = "lenet5"
-    loss: str = "cross-entropy"
-    """cross-entropy (classes), squared-error (numbers), multi-label (zeros, ones) or package.module:name."""
-    features: str = ""
-    clients: int = 0
-    """0: every owner that the data name; 10 if they name none."""
-    participation: str = "all"
-    """``all``: every client in every round, with one batch each; a number, or a fraction such as 0.1: so many
-    clients per round, with all their data; ``once``: every client once in each pass over all of them, in a
-    secret order per pass."""
-    reports: int = 1
-    """Of each client in the whole run, for ``once``, which more than 1 implies; each costs its epsilon."""
-    visits: int = 0
-    """1: a client sends all its reports in one round, about one model; 0: one report in each pass."""
-    minibatch: bool = False
-    local_epochs: int = 0
-    """Federated averaging: a client goes so often through its data in batches, in steps of ``local_lr``, and
-    reports the mean gradient of these steps; 0: it reports the gradient of one batch, or of its data."""
-    local_lr: float = 0.05
-    partition: str = "auto"
-    """natural: each owner that the data name is a client. For data without owners: iid, dirichlet:BETA,
-    shards:N or drawn (one image for any number). auto: natural if the data name owners, else iid."""
-    batch: int = 32
-    validation: float = 0.0
-    test_images: int = 0
-    ledgers: str = ""
-    """Folder of the clients' own ledgers: each pays for its reports there, and refuses any above its cap."""
-    evaluate_every: int = 20
-    checkpoint_every: int = 20
-    workers: int = 0
-    device: str = "cpu"
-    engine: str = "local"
-    name: str = ""
+    data_dir: Annotated[str, "Folder of the datasets; by default $SQSGD_DATA."] = ""
+    model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
+    loss: Annotated[str, "cross-entropy, squared-error, multi-label or module:name."] = "cross-entropy"
+    """Of classes, of numbers, of zeros and ones, or your own."""
+    features: Annotated[
+        str,
+        "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; several "
+        "with weights: soft-hog:0.7+font-digits:0.7.",
+    ] = ""
+    clients: Annotated[int, "Number of clients; 0 selects the owners in the data, or 10."] = 0
+    participation: Annotated[str, "all, a number of clients per round, a fraction (0.1), or once."] = "all"
+    """``all``: every client in every round, with one batch each; a number or a fraction: so many clients per
+    round, with all their data; ``once``: every client once in each pass, in a secret order."""
+    reports: Annotated[int, "Reports per client with once: one in each pass, in a new order."] = 1
+    """More than 1 implies ``once``; each costs its epsilon."""
+    visits: Annotated[int, "1: send all reports of a client in one round; 0: send one in each pass."] = 0
+    minibatch: Annotated[bool, "Use one batch per client if participation is a number."] = False
+    local_epochs: Annotated[int, "Number of local epochs (federated averaging); 0 disables it."] = 0
+    """The client reports the mean gradient of its steps; with 0 that of one batch, or of its data."""
+    local_lr: Annotated[float, "Learning rate for the local steps of a client."] = 0.05
+    partition: Annotated[str, "natural: by owner; iid, dirichlet:BETA, shards:N or drawn."] = "auto"
+    """drawn: one image for any number of clients. auto: natural if the data name owners, else iid."""
+    batch: Annotated[int, "Batch size of a client."] = 32
+    validation: Annotated[float, "Fraction of the training images to evaluate on."] = 0.0
+    test_images: Annotated[int, "Number of held-out images to evaluate on; 0 uses all."] = 0
+    ledgers: Annotated[str, "Folder for the ledgers of the clients."] = ""
+    """Each client pays for its reports there, and refuses any above its cap."""
+    evaluate_every: Annotated[int, "Number of rounds between evaluations."] = 20
+    checkpoint_every: Annotated[int, "Number of rounds between checkpoints."] = 20
+    workers: Annotated[int, "Number of gradients to compute in parallel; 0 uses one per core."] = 0
+    device: Annotated[str, "Device for the gradients: cpu, cuda, mps or auto."] = "cpu"
+    engine: Annotated[str, "local, or flower to run the same training on Flower."] = "local"
+    name: Annotated[str, "Name of the run in tables and figures."] = ""
 
     def __post_init__(self) -> None:
         checks.integer("reports", self.reports, 1, MOST_REPORTS)
@@ -285,8 +268,6 @@ class RunConfig(Settings):
         if self.engine == "flower" and self.ledgers:
             raise ValueError(f"ledgers = {self.ledgers!r}: with engine = 'flower' each client keeps its own")
         participants, asked = self.participants, self.participation
-        if self.per_record and self.engine == "flower":
-            raise ValueError(f"engine = 'flower' does not simulate {RECORD!r} yet; omit engine")
         if self.per_record and (self.once or self.minibatch):
             raise ValueError(
                 f"participation = {asked!r}, minibatch = {self.minibatch}: with scheme = {RECORD!r} all "
@@ -406,7 +387,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-FIELDS = {entry.name: entry for entry in dataclasses.fields(RunConfig)}
+FIELDS = get_type_hints(RunConfig)
+"""The type of each setting by its name."""
 
 
 def load_config(path: str | Path) -> RunConfig:
@@ -426,8 +408,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
     """A configuration from keys and values; without ``epsilon`` it has the paper's."""
-    hints = get_type_hints(RunConfig).items()
-    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in hints}
+    kinds = {name: kind if isinstance(kind, type) else dict for name, kind in FIELDS.items()}
     if type(values.get("participation")) in (int, float):
         values = {**values, "participation": str(values["participation"])}
     values = {"epsilon": PAPER_EPSILON, **checks.fields(values, kinds, where)}
@@ -436,8 +417,6 @@ def make_config(values: Mapping[str, Any], where: str = "the configuration") -> 
         if values["reports"] > 1 and values["participation"] == "all":
             raise ValueError(f"reports = {values['reports']} needs participation = 'once', not 'all'")
     per_record = values.get("scheme") == RECORD
-    if per_record and values.get("bytes") == Settings.bytes:
-        values["bytes"] -= 1  # asked for: the default leaves the size open
     if RunConfig(**values).is_table:
         loss = "squared-error" if values.get("label") in values.get("ranges", {}) else "cross-entropy"
         usual = {"model": "linear", "scheme": "auto", "loss": loss}

@@ -205,10 +205,9 @@ def certificate(scheme: Scheme, summary: Mapping[str, Any]) -> dict[str, Any] | 
         return None
     users, order = summary["central_users"], summary["central_order"]
     found = central_guarantee(scheme, users, summary["central_delta"], order, summary["reports"])
-    if summary["order_seeded"]:
-        seeded = "orders and noise are secret: those of this run, a simulation, came from a public seed"
-        found = dataclasses.replace(found, assumptions=(*found.assumptions, seeded))
-    return document(found, scheme)
+    seeded = "orders and noise are secret: those of this run, a simulation, came from a public seed"
+    assumed = (*summary["central_assumptions"], *([seeded] if summary["order_seeded"] else []))
+    return document(dataclasses.replace(found, assumptions=assumed), scheme)
 
 
 FEWEST = 3  # values with an interval: the one of two is so wide (t = 12.7) that it misleads

@@ -18,14 +18,15 @@ _BUSY_SECONDS = 30
 
 _TABLES = """
 CREATE TABLE study (id TEXT PRIMARY KEY, shapes TEXT NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL,
-  ending INTEGER NOT NULL, deadline {real} NOT NULL);
+  deadline {real} NOT NULL);
 CREATE TABLE rounds (round INTEGER PRIMARY KEY, began {real} NOT NULL, content {blob} NOT NULL, record TEXT);
 CREATE TABLE counts (round INTEGER, code BIGINT, count BIGINT NOT NULL, PRIMARY KEY (round, code)){packed};
 CREATE TABLE spent (token TEXT PRIMARY KEY){packed};
 CREATE TABLE invitations (number TEXT PRIMARY KEY, request TEXT NOT NULL){packed};
 CREATE TABLE refusals (code TEXT PRIMARY KEY, count BIGINT NOT NULL){packed};
 CREATE TABLE minutes (minute BIGINT PRIMARY KEY, count BIGINT NOT NULL);
-CREATE TABLE gateway (number INTEGER PRIMARY KEY, private {blob} NOT NULL, made {real} NOT NULL);
+CREATE TABLE gateway (number INTEGER PRIMARY KEY, private {blob} NOT NULL, made {real} NOT NULL,
+  signed {blob} NOT NULL);
 """
 # A token is spent by somebody whom nobody knows, so it is no secret which rows were written with it.
 
@@ -41,7 +42,6 @@ class Conflict(DatabaseFailed):
 class Database(ABC):
     """One connection, for one thread at a time. Statements have ``?`` for values."""
 
-    _among: ClassVar[str]  # a comparison with any value of a list
     _each: ClassVar[str]  # a query for each value of a list
     _mark: ClassVar[str]  # the place of a value
     _types: ClassVar[dict[str, str]]
@@ -64,17 +64,16 @@ class Database(ABC):
             self._connection.cursor().executemany(sql.replace("?", self._mark), rows)
 
     def read_among(self, sql: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
-        """A query that compares with any of the values, ``{among}``, or has a row for ``{each}`` of them."""
-        return self.read(sql.format(among=self._among, each=self._each), self._list(values))
+        """A query with ``{each}`` in the place of a query for the values."""
+        return self.read(sql.format(each=self._each), self._list(values))
 
     def _list(self, values: Iterable[str]) -> object:
         return list(values)
 
     def create(self) -> None:
-        """Create the tables; DatabaseFailed if they exist."""
-        with self.transaction(alone=True):
-            for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
-                self.write(statement)
+        """Create the tables, in a transaction of the caller; DatabaseFailed if they exist."""
+        for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
+            self.write(statement)
 
     def close(self) -> None:
         self._connection.close()
@@ -99,16 +98,11 @@ class Database(ABC):
     def stepping(self) -> contextlib.AbstractContextManager[bool]:
         """Whether this process is the only one that computes a step; it is released when a process dies."""
 
-    @abstractmethod
-    def discard(self) -> None:
-        """Undo ``create``."""
-
 
 class SqliteDatabase(Database):
     """A file, with a write-ahead log; each transaction is synced to the disk before it counts."""
 
-    _among, _mark = "IN (SELECT value FROM json_each(?))", "?"
-    _each = "SELECT value FROM json_each(?) WHERE true"
+    _mark, _each = "?", "SELECT value FROM json_each(?) WHERE true"
     _types: ClassVar = {"real": "REAL", "blob": "BLOB", "packed": " WITHOUT ROWID"}
     _error, _conflicts = sqlite3.Error, (sqlite3.IntegrityError,)
 
@@ -164,33 +158,20 @@ class SqliteDatabase(Database):
         super().create()
         self._path.chmod(0o600)
 
-    def discard(self) -> None:
-        self.close()
-        for end in ("", "-wal", "-shm", ".step"):
-            Path(f"{self._path}{end}").unlink(missing_ok=True)
-
 
 def open_database(folder: Path) -> Database:
     """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
     path = folder / URL
     url = os.environ.get("SQSGD_DATABASE") or (path.read_text().strip() if path.is_file() else "")
-    return _postgres(url) if url else SqliteDatabase(folder / FILE)
+    return connect(folder, url)
 
 
-def new_database(folder: Path, url: str) -> Database:
-    if url and not url.startswith(("postgresql://", "postgres://")):
+def connect(folder: Path, url: str, *, new: bool = False) -> Database:
+    """PostgreSQL by its URL; SQLite, in the folder, if there is none. ``new``: it may not exist yet."""
+    if not url:
+        return SqliteDatabase(folder / FILE, new=new)
+    if not url.startswith(("postgresql://", "postgres://")):
         raise ValueError("database must be a URL such as postgresql://user@host/study; omit it for SQLite")
-    database = _postgres(url) if url else SqliteDatabase(folder / FILE, new=True)
-    try:
-        database.create()
-    except BaseException:
-        database.close()
-        (folder / FILE).unlink(missing_ok=True)
-        raise
-    return database
-
-
-def _postgres(url: str) -> Database:
     from sqsgd.federation.collect.postgres import PostgresDatabase
 
     return PostgresDatabase(url)

@@ -10,13 +10,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sqsgd._internal import checks
 from sqsgd._internal.checks import Vector
@@ -24,13 +25,25 @@ from sqsgd._internal.files import prepared, put
 from sqsgd.core import Scheme
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Task
-from sqsgd.federation.collect.tokens import ANSWER_BYTES, TokenKey, TokenRefused, challenge
+from sqsgd.federation.collect.tokens import (
+    ANSWER_BYTES,
+    TokenKey,
+    base64url,
+    challenge,
+    read_base64url,
+)
 from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.schemes import make_scheme
 
+Gradient = Callable[[Vector], npt.ArrayLike]
 Transport = Callable[[str, bytes | None, Mapping[str, str]], bytes]
 """Sends a body (None: GET) with headers to an address; returns the answer or raises ``ServiceRefused``."""
-_MOST_DIM, _MOST_TEXT, _MOST_ROUNDS, _MOST_REPORTS = 1 << 24, 1 << 20, 10**6, 1000
+_MOST_DIM, _MOST_TEXT = 1 << 24, 1 << 20
+MOST_SEED = 2**53 - 1  # numbers in JavaScript are exact up to here
+_LIMITS = {
+    "dim": (1, _MOST_DIM), "rounds": (1, 10**6), "reports": (1, 1000), "begins": (0, 2**40),
+    "seed": (0, MOST_SEED), "request_bytes": (1024, _MOST_TEXT),
+}  # fmt: skip
 _SPREAD = 0.9  # of a round; the rest is left for retries
 _UNIT = 1 << 53
 
@@ -47,6 +60,32 @@ class ServiceRefused(Exception):
         super().__init__(f"the service answered {status}: {reason}" if status else reason)
 
 
+def check_terms(known: Mapping[str, Any]) -> None:
+    """What is wrong with the terms of a study, apart from its scheme and keys, as a ValueError."""
+    for name, (least, most) in _LIMITS.items():
+        checks.integer(name, known.get(name), least, most)
+    checks.real("round_seconds", known["round_seconds"], 0.1, 1e9)
+    if known["visits"] not in ("drawn", "once"):
+        raise ValueError(f"visits = {known['visits']!r} must be drawn or once")
+    if known["relay"] is not None:
+        check_address("relay", known["relay"])
+
+
+def check_scheme(scheme: Scheme) -> Scheme:
+    """A scheme for studies; ValueError if it is none."""
+    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact" or not scheme.symbols:
+        lacks = "a study needs a pure local guarantee in exact arithmetic, and reports that can be counted"
+        raise ValueError(f"scheme = {scheme.name!r}: {lacks}, the same for all devices of a round")
+    return scheme
+
+
+def check_address(name: str, url: object) -> None:
+    """https, unless it is on this machine."""
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or (parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost")):
+        raise ValueError(f"{name} = {url!r} must begin with https://")
+
+
 @dataclass(frozen=True)
 class Terms:
     """The study as this device first read it: bytes whose digest is the study's id.
@@ -59,25 +98,16 @@ class Terms:
 
     def __post_init__(self) -> None:
         try:
-            found = json.loads(self.description)
-            if not isinstance(found, dict) or found.get("format") != 1:
+            if self.known["format"] != 1:
                 raise ValueError("it is not in format 1")
-            for name, least, most in (
-                ("dim", 1, _MOST_DIM), ("rounds", 1, _MOST_ROUNDS), ("reports", 1, _MOST_REPORTS),
-                ("begins", 0, 2**40), ("seed", 0, 2**53 - 1), ("request_bytes", 1024, _MOST_TEXT),
-            ):  # fmt: skip
-                checks.integer(name, found[name], least, most)
-            checks.real("round_seconds", found["round_seconds"], 0.1, 1e9)
-            if not isinstance(found["options"], dict) or found["visits"] not in ("drawn", "once"):
-                raise ValueError("options and visits")
-            if found["relay"] is not None:
-                check_address("relay", found["relay"])
-            object.__setattr__(self, "known", found)
-            self.key, self.scheme, self.task(0)  # they are made now, or refused
+            check_terms(self.known)
+            self.key, self.signer, self.scheme, self.task(0)  # they are made now, or refused
         except (KeyError, TypeError, ValueError, RecursionError, MemoryError) as error:
             raise StudyRefused(f"the study is invalid: {error}") from None
 
-    known: Any = None
+    @cached_property
+    def known(self) -> dict[str, Any]:
+        return dict(json.loads(self.description))
 
     @cached_property
     def id(self) -> str:
@@ -85,30 +115,25 @@ class Terms:
 
     @cached_property
     def key(self) -> TokenKey:
-        return TokenKey(base64.urlsafe_b64decode(self.known["token_key"] + "=="))
+        return TokenKey(read_base64url("token_key", self.known["token_key"]))
+
+    @cached_property
+    def signer(self) -> Ed25519PublicKey:
+        """Whoever signs the gateway's keys."""
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.known["gateway_key"]))
 
     @cached_property
     def scheme(self) -> Scheme:
         known = self.known
-        scheme = make_scheme(
-            known["scheme"], dim=known["dim"], epsilon=known["asked_epsilon"], bytes=known["bytes"],
-            **known["options"],
-        )  # fmt: skip
-        if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact":
-            raise ValueError(f"the scheme {scheme.name!r} has no exact local epsilon")
-        if not scheme.symbols:
-            raise ValueError(f"the reports of {scheme.name!r} are not the same for all devices of a round")
+        asked = {"dim": known["dim"], "epsilon": known["asked_epsilon"], "bytes": known["bytes"]}
+        scheme = check_scheme(make_scheme(known["scheme"], **asked, **known["options"]))
         if f"{scheme.fingerprint:08x}" != known["fingerprint"]:
             raise ValueError("the fingerprint belongs to another scheme")
         return scheme
 
     def task(self, round: int) -> Task:
         known = self.known
-        return Task(round=round, client=0, seed=known["seed"], dim=known["dim"], bound=known["bound"])
-
-    @property
-    def drawn(self) -> bool:
-        return bool(self.known["visits"] == "drawn")
+        return Task(round=round, client=0, **{name: known[name] for name in ("seed", "dim", "bound")})
 
     def at(self, place: float) -> float:
         """The time of a place in the schedule, where 2.5 is the middle of round 2."""
@@ -119,7 +144,7 @@ class Terms:
 
 
 class Device:
-    """Takes part in studies, within one budget for all of them.
+    """A device that takes part in studies, with one privacy budget for all of them.
 
     Guarantees
     ----------
@@ -170,31 +195,31 @@ class Device:
     def report(
         self,
         url: str,
-        gradient: Callable[[Vector], npt.ArrayLike],
+        gradient: Gradient,
         *,
         invitation: str | None = None,
         study: str | None = None,
         max_epsilon: float | None = None,
     ) -> dict[str, Any]:
-        """Visit a study: join it if that has not happened, and send each report whose time has come.
+        """Visit a study. Joins the study on the first visit, and sends each report that is due.
 
-        Call it again after ``seconds``. A report whose fate is unknown is sent again, with the same bytes.
+        Call it again after ``seconds``. If an answer is lost, the same bytes are sent again.
 
         Args:
             url: The address of the study, https unless it is on this machine.
             gradient: The app's function of the model's weights.
-            invitation: As the operator sent it; None if the study is open.
+            invitation: The invitation from the operator, or None for an open study.
             study: The study's id, if the app knows it; None: that in the invitation, if there is one.
-            max_epsilon: The most that all reports to this study may cost; None: what the budget has left.
+            max_epsilon: The largest total cost of all reports to this study; None: the remaining budget.
 
         Returns:
             ``study``; how many reports are ``accepted``, ``waiting`` and ``missed``; ``seconds`` until the
             next visit (None: nothing is left to do).
 
         Raises:
-            StudyRefused: The study changed, or asks for something that a device never does.
-            ReportRefused: The ledger refuses: the budget is spent, or the report was paid for before.
-            ServiceRefused: The service is away or refuses; the next visit goes on from here.
+            StudyRefused: If the study has changed, or requests something that a device never does.
+            ReportRefused: If the budget is spent, or the report was paid for before.
+            ServiceRefused: If the service is unavailable or refuses; try again later.
         """
         check_address("url", url)
         everything = json.loads(self._reports.read_text()) if self._reports.exists() else {}
@@ -208,91 +233,89 @@ class Device:
             _check_cost(terms, max_epsilon)
             kept = everything[url] = _drawn(terms)
             self._keep(everything)  # before any request that depends on it
-        terms = Terms(kept["study"].encode())
+        terms, reports = Terms(kept["study"].encode()), kept["reports"]
         _check_cost(terms, max_epsilon)
-        if "token" not in kept["reports"][0]:
-            self._join(url, terms, kept["reports"], invitation)
+        visit = _Visit(url, terms, self._transport, self._clock())
+        if "token" not in reports[0]:
+            visit.join(reports, invitation)
             self._keep(everything)
-        ask = _Asking(url, terms, self._transport)
-        for number, each in enumerate(kept["reports"]):
+        for number, each in enumerate(reports):
             if each["state"] == "waiting" and self._clock() >= each.get("due", 0.0):
-                self._visit(ask, terms, number, each, everything, gradient)
-        return _summary(terms, kept["reports"], self._clock())
+                if "body" not in each:
+                    visit.make(each, partial(self._pay, terms, number), gradient)
+                    self._keep(everything)  # before it is sent
+                if "body" in each and each["state"] == "waiting":
+                    each["state"] = visit.send(each["body"])
+                    self._keep(everything)
+        return _summary(terms, reports, self._clock())
 
-    def _join(self, url: str, terms: Terms, reports: list[dict[str, Any]], invitation: str | None) -> None:
+    def _pay(self, terms: Terms, number: int, task: Task) -> None:
+        """A report's place in the study is paid for once, whatever a server says about rounds."""
+        self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
+
+    def _keep(self, everything: dict[str, Any]) -> None:
+        """On the disk when it returns, and readable by this user alone."""
+        put(prepared(self._reports, json.dumps(everything).encode()), self._reports)
+
+
+class _Visit:
+    """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
+
+    def __init__(self, url: str, terms: Terms, transport: Transport, now: float) -> None:
+        self._url, self._terms, self._transport, self._now = url, terms, transport, now
+        self._keys = b""
+
+    def join(self, reports: list[dict[str, Any]], invitation: str | None) -> None:
         """Tokens for all reports: blinded, signed, verified. A repeated request has the same bytes."""
+        terms = self._terms
         blinds = [(terms.input(bytes.fromhex(each["nonce"])), int(each["blind"], 16)) for each in reports]
         salts = [bytes.fromhex(each["salt"]) for each in reports]
         requests = (terms.key.request(text, salt, r) for (text, r), salt in zip(blinds, salts, strict=True))
         headers = {"Content-Type": "application/private-token-request"}
         if invitation is not None:
             headers["Authorization"] = f"Bearer {invitation}"
-        answer = self._transport(f"{url}/token", b"".join(requests), headers)
+        answer = self._transport(f"{self._url}/token", b"".join(requests), headers)
         parts = [answer[i : i + ANSWER_BYTES] for i in range(0, len(answer), ANSWER_BYTES)]
         try:
             tokens = [terms.key.token(text, part, r) for (text, r), part in zip(blinds, parts, strict=True)]
-        except (TokenRefused, ValueError) as error:
+        except ValueError as error:
             raise StudyRefused(f"the issuer does not sign with the study's key: {error}") from None
         for each, token in zip(reports, tokens, strict=True):
             for name in ("nonce", "salt", "blind"):
                 del each[name]
-            each["token"] = _text(token)
+            each["token"] = base64url(token)
 
-    def _visit(
-        self,
-        ask: _Asking,
-        terms: Terms,
-        number: int,
-        each: dict[str, Any],
-        everything: dict[str, Any],
-        gradient: Callable[[Vector], npt.ArrayLike],
-    ) -> None:
-        """Make a report if its round is open, and send it."""
-        if "body" not in each:
-            known = ask.json("/round")
-            now, state = known.get("round"), known.get("state")
-            if known.get("study") != terms.id:
-                raise StudyRefused(f"the service is now that of another study, {known.get('study')!r}")
-            if "round" not in each and state == "open":
-                each["round"] = checks.integer("round", now, 0, terms.known["rounds"] - 1)
-            if state == "ended" or (isinstance(now, int) and now > each.get("round", now)):
-                each["state"] = "missed"
-                self._keep(everything)
-                return
-            if state != "open" or now != each["round"]:
-                return  # it is averaged, or the clocks differ
-            task = terms.task(each["round"])
-            weights = ask.weights(task.round)
-            # A report's place in the study is paid for once, whatever a server says about rounds, and before
-            # the app computes: whether it fails or hangs depends on the data.
-            self.ledger.spend_for(terms.scheme, replace(task, round=number), name=terms.id)
-            x = _answer(gradient, weights)
-            message = terms.scheme.encode(x, task, secure_rng())
-            body = {"study": terms.id, "round": task.round, "token": each["token"], "report": _text(message)}
-            each |= {
-                "body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon,
-                "fingerprint": terms.known["fingerprint"],
-            }  # fmt: skip
-            self._keep(everything)
+    def make(self, each: dict[str, Any], pay: Callable[[Task], None], gradient: Gradient) -> None:
+        """Make a report if its round is open; if that is over, it is missed."""
+        terms, known = self._terms, self._json("/round")
+        now, state = known.get("round"), known.get("state")
+        if known.get("study") != terms.id:
+            raise StudyRefused(f"the service is now that of another study, {known.get('study')!r}")
+        if "round" not in each and state == "open":
+            each["round"] = checks.integer("round", now, 0, terms.known["rounds"] - 1)
+        if state == "ended" or (isinstance(now, int) and now > each.get("round", now)):
+            each["state"] = "missed"
+        if state != "open" or now != each["round"]:
+            return  # it is averaged, or the clocks differ
+        task = terms.task(each["round"])
+        weights = self._weights(task.round)
+        pay(task)  # before the app computes: whether it fails or hangs depends on the data
+        message = base64url(terms.scheme.encode(_answer(gradient, weights), task, secure_rng()))
+        body = {"study": terms.id, "round": task.round, "token": each["token"], "report": message}
+        each |= {
+            "body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon,
+            "fingerprint": terms.known["fingerprint"],
+        }  # fmt: skip
+
+    def send(self, body: str) -> str:
+        """Whether a report was accepted or missed."""
         try:
-            accepted = ask.json("/report", each["body"].encode()).get("accepted") is True
+            accepted = self._json("/report", body.encode()).get("accepted") is True
         except ServiceRefused as error:
             if error.code not in ("token-spent", "round-over", "closed"):
                 raise
             accepted = error.code == "token-spent"
-        each["state"] = "accepted" if accepted else "missed"
-        self._keep(everything)
-
-    def _keep(self, everything: dict[str, Any]) -> None:
-        """On the disk when it returns, and readable by this user alone."""
-        put(prepared(self._reports, json.dumps(everything).encode(), 0o600), self._reports)
-
-
-class _Asking:
-    """Requests of one visit: through the study's relay if it has one, so that the service sees no address."""
-
-    def __init__(self, url: str, terms: Terms, transport: Transport) -> None:
-        self._url, self._terms, self._transport, self._keys = url, terms, transport, b""
+        return "accepted" if accepted else "missed"
 
     def _ask(self, path: str, body: bytes | None = None) -> bytes:
         fields = {} if body is None else {"content-type": "application/json"}
@@ -301,7 +324,11 @@ class _Asking:
             return self._transport(self._url + path, body, fields)
         from sqsgd.federation.collect import oblivious
 
-        self._keys = self._keys or self._transport(relay, None, {})
+        signed = b"" if self._keys else self._transport(relay, None, {})
+        try:
+            self._keys = self._keys or oblivious.check_keys(signed, self._terms.signer, self._now)
+        except oblivious.Malformed as error:
+            raise StudyRefused(f"the keys that {relay} gives are not used: {error}") from None
         asked = oblivious.Request("GET" if body is None else "POST", path, fields, body or b"")
         try:
             inner = oblivious.pack_request(asked, self._terms.known["request_bytes"])
@@ -314,32 +341,19 @@ class _Asking:
             raise _refused(given.status, given.body)
         return given.body
 
-    def json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
-        try:
-            found = json.loads(self._ask(path, body))
-        except (ValueError, RecursionError):
-            raise ServiceRefused(0, f"the answer of {path} is not JSON") from None
-        if not isinstance(found, dict):
-            raise ServiceRefused(0, f"the answer of {path} is not a JSON object")
-        return found
+    def _json(self, path: str, body: bytes | None = None) -> dict[str, Any]:
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(self._ask(path, body)), dict):
+                return found
+        raise ServiceRefused(0, f"the answer of {path} is not a JSON object")
 
-    def weights(self, round: int) -> Vector:
+    def _weights(self, round: int) -> Vector:
         """The model of a round, checked before it meets any data."""
-        dim = self._terms.scheme.dim
         content = self._ask(f"/model/{self._terms.id}/{round}")
-        if len(content) != 4 * dim:
-            raise StudyRefused(f"the model has {len(content)} bytes instead of {4 * dim}")
         try:
-            return checks.vector("weights", np.frombuffer(content, "<f4"), dim)
+            return checks.vector("weights", np.frombuffer(content, "<f4"), self._terms.scheme.dim)
         except ValueError as error:
             raise StudyRefused(f"the model is invalid: {error}") from None
-
-
-def check_address(name: str, url: object) -> None:
-    """https, unless it is on this machine."""
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or (parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost")):
-        raise ValueError(f"{name} = {url!r} must begin with https://")
 
 
 def _named(invitation: str | None) -> str | None:
@@ -358,17 +372,14 @@ def _check_cost(terms: Terms, max_epsilon: float | None) -> None:
 
 def _drawn(terms: Terms) -> dict[str, Any]:
     """A device's part in a study: its rounds, the times of its visits, and what its tokens are made of."""
-    count, rounds = terms.known["reports"], terms.known["rounds"] if terms.drawn else 0
-    draws = [(secrets.randbelow(rounds), secrets.randbelow(_UNIT)) for _ in range(count) if rounds]
-    reports: list[dict[str, Any]] = [
-        {
-            "state": "waiting", "nonce": secrets.token_hex(32), "salt": secrets.token_hex(48),
-            "blind": f"{terms.key.new_blind():x}",
-        }
-        for _ in range(count)
-    ]  # fmt: skip
-    for each, (round, place) in zip(reports, draws, strict=False):
-        each |= {"round": round, "due": terms.at(round + _SPREAD * place / _UNIT)}
+    reports = []
+    for _ in range(terms.known["reports"]):
+        each: dict[str, Any] = {"state": "waiting", "nonce": secrets.token_hex(32)}
+        each |= {"salt": secrets.token_hex(48), "blind": f"{terms.key.new_blind():x}"}
+        if terms.known["visits"] == "drawn":
+            round, place = secrets.randbelow(terms.known["rounds"]), secrets.randbelow(_UNIT)
+            each |= {"round": round, "due": terms.at(round + _SPREAD * place / _UNIT)}
+        reports.append(each)
     return {"study": terms.description.decode(), "reports": reports}
 
 
@@ -376,16 +387,11 @@ def _summary(terms: Terms, reports: list[dict[str, Any]], now: float) -> dict[st
     states = [each["state"] for each in reports]
     waiting = [each.get("due", 0.0) for each in reports if each["state"] == "waiting"]
     soon = max(1.0, terms.known["round_seconds"] / 100)  # if the round is not open though it should be
-    seconds = max(min(waiting) - now, soon) if waiting else None
     counted = {name: states.count(name) for name in ("accepted", "waiting", "missed")}
-    return {"study": terms.id, **counted, "seconds": seconds}
+    return {"study": terms.id, **counted, "seconds": max(min(waiting) - now, soon) if waiting else None}
 
 
-def _text(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
-def _answer(gradient: Callable[[Vector], npt.ArrayLike], weights: Vector) -> Vector:
+def _answer(gradient: Gradient, weights: Vector) -> Vector:
     """The app's gradient, or zeros where it fails: whether it fails depends on the user's data."""
     try:
         return checks.vector("gradient", gradient(weights.copy()), weights.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,12 +54,11 @@ class Stage(NamedTuple):
 
     round: int
     state: str
-    ending: bool
     deadline: float
 
 
 def stage(database: Database) -> Stage:
-    (row,) = database.read("SELECT round, state, ending, deadline FROM study")
+    (row,) = database.read("SELECT round, state, deadline FROM study")
     return Stage(*row)
 
 
@@ -131,61 +130,55 @@ def answer(
     with database.transaction():
         now, at = database.now(), stage(database)
         reports = {each.token: each for each in requests if isinstance(each, Report)}
-        issues = dict(
-            sorted({each.invitation: each.request for each in requests if isinstance(each, Issue)}.items())
-        )
+        # Rows are locked in the order of their keys, so that crossing requests do not deadlock.
+        issues = dict(sorted((each.invitation, each.request) for each in requests if isinstance(each, Issue)))
         spent = _spend(database, study, reports, at, now) if reports else {}
         issued = _issue(database, study, issues, at, now) if issues else {}
         if refused or not (reports or issues):  # a probe writes, to see whether it can
             _add(database, "refusals", "code", sorted({"none": 0, **refused}.items()))
-    taken = Rejection("token-spent", "a report with this token was accepted before")
-    used = Rejection("invitation-used", "the invitation was used with other blinded messages")
-    answers, first = list[Answer](), set[str]()
+    answers = list[Answer]()
     for each in requests:
-        if isinstance(each, Report):
-            answers.append(taken if each.token in first else spent[each.token])
-            first.add(each.token)
+        if isinstance(each, Report):  # of two with one token the second is refused
+            answers.append(spent[each.token])
+            spent[each.token] = spent[each.token] or _taken()
         elif isinstance(each, Issue):
-            answers.append(
-                issued[each.invitation] or (used if issues[each.invitation] != each.request else None)
-            )
+            same = issues[each.invitation] == each.request
+            answers.append(issued[each.invitation] or (None if same else _used()))
         else:
             answers.append(None)
     return answers
 
 
-def _add(database: Database, table: str, key: str, rows: Iterable[tuple[object, ...]]) -> None:
-    database.write_many(
-        f"INSERT INTO {table} VALUES (?, ?) "  # noqa: S608  # names of this module
-        f"ON CONFLICT ({key}) DO UPDATE SET count = {table}.count + excluded.count",
-        list(rows),
-    )
+def _taken() -> Rejection:
+    return Rejection("token-spent", "a report with this token was accepted before")
+
+
+def _used() -> Rejection:
+    return Rejection("invitation-used", "the invitation was used with other blinded messages")
+
+
+def _add(database: Database, table: str, key: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Add to the counts of rows that end with one."""
+    if rows:
+        values = ", ".join("?" * len(rows[0]))
+        counted = f"ON CONFLICT ({key}) DO UPDATE SET count = {table}.count + excluded.count"
+        database.write_many(f"INSERT INTO {table} VALUES ({values}) {counted}", rows)  # noqa: S608
 
 
 def _spend(
     database: Database, study: Study, reports: dict[str, Report], at: Stage, now: float
 ) -> dict[str, Answer]:
-    """Per token: yes, if its round is open and it was not spent. Rows are locked in the order of keys."""
+    """Per token: yes, if its round is open and it was not spent."""
     state = phase(study, at, now)
     counted = sorted(t for t, each in reports.items() if state == OPENED and each.round == at.round)
     spending = "INSERT INTO spent {each} ON CONFLICT (token) DO NOTHING RETURNING token"
     new = {token for (token,) in database.read_among(spending, counted)} if counted else set[str]()
     codes = Counter(code for token in new for code in reports[token].codes)
-    database.write_many(
-        "INSERT INTO counts VALUES (?, ?, ?) "
-        "ON CONFLICT (round, code) DO UPDATE SET count = counts.count + excluded.count",
-        [(at.round, code, count) for code, count in sorted(codes.items())],
-    )
+    _add(database, "counts", "round, code", [(at.round, *row) for row in sorted(codes.items())])
     others = [token for token in reports if token not in new]
-    found = database.read_among("SELECT token FROM spent WHERE token {among}", others) if others else []
-    answers: dict[str, Answer] = dict.fromkeys(new)
-    taken = Rejection("token-spent", "a report with this token was accepted before")
-    answers |= dict.fromkeys((token for (token,) in found), taken)
-    return {
-        token: _not_now(study, at, state, each, now)
-        for token, each in reports.items()
-        if token not in answers
-    } | answers
+    found = database.read_among("SELECT token FROM spent WHERE token IN ({each})", others) if others else []
+    late = {token: _not_now(study, at, state, each, now) for token, each in reports.items()}
+    return {**late, **dict.fromkeys(new), **{token: _taken() for (token,) in found}}
 
 
 def _not_now(study: Study, at: Stage, state: str, report: Report, now: float) -> Rejection:
@@ -207,25 +200,23 @@ def _issue(
     """
     if at.state == ENDED:
         return dict.fromkeys(issues, Rejection("closed", "the study has ended"))
-    answers: dict[str, Answer] = {}
+    late = Rejection("closed", "the first round has begun: the study takes no more devices")
+    answers: dict[str, Answer] = dict.fromkeys(issues, late)
+    asked = list(issues)
     if study.admission == OPEN:
         minute = int(now // 60)
         database.write("DELETE FROM minutes WHERE minute < ?", minute - 1)
         _add(database, "minutes", "minute", [(minute, len(issues))])
-        (count,) = database.read("SELECT count FROM minutes WHERE minute = ?", minute)[0]
+        ((count,),) = database.read("SELECT count FROM minutes WHERE minute = ?", minute)
         allowed = max(0, len(issues) - max(0, count - study.tokens_per_minute))
         reason = f"{study.tokens_per_minute} devices may ask for tokens in a minute"
-        answers |= dict.fromkeys(list(issues)[allowed:], Rejection("too-many", reason, 60 - now % 60))
-    asked = [(number, request) for number, request in issues.items() if number not in answers]
-    begun = study.visits == DRAWN and now >= study.begins
-    if not begun:
-        database.write_many("INSERT INTO invitations VALUES (?, ?) ON CONFLICT (number) DO NOTHING", asked)
-    stored = database.read_among("SELECT number, request FROM invitations WHERE number {among}", dict(asked))
-    for number, request in stored:
-        other = "the invitation was used with other blinded messages"
-        answers[number] = None if request == issues[number] else Rejection("invitation-used", other)
-    late = Rejection("closed", "the first round has begun: the study takes no more devices")
-    return dict.fromkeys(issues, late) | answers
+        answers |= dict.fromkeys(asked[allowed:], Rejection("too-many", reason, 60 - now % 60))
+        asked = asked[:allowed]
+    if study.visits != DRAWN or now < study.begins:
+        new = [(number, issues[number]) for number in asked]
+        database.write_many("INSERT INTO invitations VALUES (?, ?) ON CONFLICT (number) DO NOTHING", new)
+    stored = database.read_among("SELECT number, request FROM invitations WHERE number IN ({each})", asked)
+    return answers | {number: None if request == issues[number] else _used() for number, request in stored}
 
 
 def counts(database: Database, study: Study, round: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKey, KEMKeyPair
@@ -73,9 +74,7 @@ def _counted(content: bytes) -> bytes:
 
 
 def _lines(fields: Fields) -> bytes:
-    return _counted(
-        b"".join(_counted(name.encode()) + _counted(value.encode()) for name, value in fields.items())
-    )
+    return _counted(b"".join(_counted(text.encode()) for field in fields.items() for text in field))
 
 
 def pack_request(asked: Request, length: int = 0, authority: str = AUTHORITY) -> bytes:
@@ -91,47 +90,37 @@ def pack_answer(given: Answer, multiple: int = 1) -> bytes:
     return content.ljust(-(-len(content) // multiple) * multiple, b"\x00")
 
 
-class _Reader:
+class _Reader(BytesIO):
     """Reads a binary message; what is missing at its end is empty (RFC 9292, section 3.8)."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
-
-    def number(self) -> int:
-        if self._at >= len(self._content):
+    def take(self, size: int) -> bytes:
+        if len(part := self.read(size)) != size:
             raise Malformed("the binary message is too short")
-        size = 1 << (self._content[self._at] >> 6)
-        return int.from_bytes(self._take(size)) & ((1 << 8 * size - 2) - 1)
-
-    def _take(self, size: int) -> bytes:
-        part = self._content[self._at : self._at + size]
-        if len(part) != size:
-            raise Malformed("the binary message is too short")
-        self._at += size
         return part
 
-    def counted(self) -> bytes:
-        return self._take(self.number())
+    def number(self) -> int:
+        first = self.take(1)[0]
+        return int.from_bytes(bytes([first & 63]) + self.take((1 << (first >> 6)) - 1))
 
     def text(self) -> str:
         try:
-            return self.counted().decode("ascii")
+            return self.take(self.number()).decode("ascii")
         except UnicodeDecodeError:
             raise Malformed("the binary message contains a text that is not ASCII") from None
 
+    def more(self) -> bool:
+        return self.tell() < len(self.getbuffer())
+
     def rest(self) -> tuple[dict[str, str], bytes]:
         """Fields and content, and after them nothing but an empty trailer and zeros."""
-        fields, body = dict[str, str](), b""
-        if self._at < len(self._content):
-            lines = _Reader(self.counted())
-            while lines._at < len(lines._content):
-                name, value = lines.text(), lines.text()
-                fields[name.lower()] = value
-                if len(fields) > _MOST_FIELDS:
-                    raise Malformed("the binary message has too many fields")
-        if self._at < len(self._content):
-            body = self.counted()
-        if any(self._content[self._at :]):
+        lines, fields = _Reader(self.take(self.number()) if self.more() else b""), dict[str, str]()
+        while lines.more():
+            name, value = lines.text(), lines.text()
+            fields[name.lower()] = value
+            if len(fields) > _MOST_FIELDS:
+                raise Malformed("the binary message has too many fields")
+        body = self.take(self.number()) if self.more() else b""
+        if any(self.read()):
             raise Malformed("the binary message has trailers, or its padding is not zero")
         return fields, body
 
@@ -149,7 +138,7 @@ def read_answer(content: bytes) -> Answer:
     if read.number() != 1:
         raise Malformed("this is not a binary answer of known length")
     while (status := read.number()) < 200:  # informational
-        read.counted()
+        read.take(read.number())
     return Answer(status, *read.rest())
 
 
@@ -169,45 +158,76 @@ def _answer_cipher(context: Any, enc: bytes, nonce: bytes, aead: int) -> tuple[A
     return cipher(expanded[0][:size]), expanded[1][:_NONCE]
 
 
-@dataclass(frozen=True)
-class GatewayKey:
+class GatewayKey(NamedTuple):
     """A private key of the gateway, by its number."""
 
     number: int
     private: bytes
 
-    @cached_property
     def made(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.private)
 
     @property
     def configuration(self) -> bytes:
-        """The public part, as devices fetch it."""
+        """The public part after its length, as in ``application/ohttp-keys``."""
         suites = b"".join(_KDF.to_bytes(2) + aead.to_bytes(2) for aead in _AEADS)
-        head = bytes([self.number]) + _KEM.to_bytes(2) + self.made.public_key().public_bytes_raw()
-        return head + len(suites).to_bytes(2) + suites
+        head = bytes([self.number]) + _KEM.to_bytes(2) + self.made().public_key().public_bytes_raw()
+        return _entry(head + len(suites).to_bytes(2) + suites)
 
 
-def pack_keys(keys: Sequence[GatewayKey]) -> bytes:
-    """``application/ohttp-keys``: each configuration after its length."""
-    return b"".join(len(key.configuration).to_bytes(2) + key.configuration for key in keys)
+def _entry(content: bytes) -> bytes:
+    return len(content).to_bytes(2) + content
+
+
+# ---------------------------------------------------------------- the study signs the gateway's keys
+
+_CONTEXT, _SIGNATURE, _TIME = b"sqsgd gateway keys\0", 64, 8
+# The signature is the last entry of the list. It has the number of no KEM, so that others skip it.
+_SIGNED = (3 + _TIME + _SIGNATURE).to_bytes(2) + bytes.fromhex("00ffff")
+
+
+def sign_keys(keys: bytes, until: int, signer: Ed25519PrivateKey) -> bytes:
+    """The configurations, and the study's signature of them, valid until a Unix time."""
+    content = keys + _SIGNED + until.to_bytes(_TIME)
+    return content + signer.sign(_CONTEXT + content)
+
+
+def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
+    """The configurations, if the study signed them and they are valid now; Malformed if not.
+
+    Guarantees
+    ----------
+    * Every changed bit is refused: tests/collect/test_protocol.py::test_signed_keys.
+    * A relay that gives devices keys of its own reads nothing:
+      tests/collect/test_device.py::test_a_relay_that_replaces_the_keys_reads_nothing.
+    """
+    content, signature = signed[:-_SIGNATURE], signed[-_SIGNATURE:]
+    try:
+        signer.verify(signature, _CONTEXT + content)
+    except InvalidSignature:
+        advice = "tell the study's owner, and try again from another network"
+        reason = f"the study did not sign them: whoever gave them could read reports; {advice}"
+        raise Malformed(reason) from None
+    if now >= (until := int.from_bytes(content[-_TIME:])):
+        end = datetime.fromtimestamp(until, UTC).isoformat(" ", "minutes")
+        raise Malformed(f"they expired at {end}: set this device's clock, or tell the study's owner")
+    return content[: -len(_SIGNED) - _TIME]
 
 
 class Gateway:
-    """Opens encapsulated requests and seals the answers to them."""
+    """Opens encapsulated requests and seals the answers to them; ``signed``: what devices are given."""
 
-    def __init__(self, keys: Sequence[GatewayKey]) -> None:
-        self._keys = {key.number: KEMKey.from_pyca_cryptography_key(key.made) for key in keys}
-        self.configurations = pack_keys(keys)
+    def __init__(self, keys: Sequence[GatewayKey], signed: bytes = b"") -> None:
+        self._keys = {key.number: KEMKey.from_pyca_cryptography_key(key.made()) for key in keys}
+        self.signed = signed
 
     def open(self, content: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
         """The inner request, and how to seal its answer; Malformed if it cannot be opened."""
         header, enc = content[:_HEADER], content[_HEADER : _HEADER + _ENC]
         kem, kdf, aead = (int.from_bytes(header[i : i + 2]) for i in (1, 3, 5))
         if len(enc) != _ENC or header[0] not in self._keys:
-            raise Malformed(
-                "the request is too short, or for a key that is not in use", unknown_key=len(enc) == _ENC
-            )
+            reason = "the request is too short, or for a key that is not in use"
+            raise Malformed(reason, unknown_key=len(enc) == _ENC)
         if (kem, kdf) != (_KEM, _KDF) or aead not in _SUITES:
             raise Malformed("the request is for algorithms that are not offered", unknown_key=True)
         try:
@@ -230,7 +250,7 @@ def encapsulate(
     """The device's side: the encapsulated request, and how to open its answer.
 
     Args:
-        keys: The gateway's ``application/ohttp-keys``; the first configuration that is understood is taken.
+        keys: ``application/ohttp-keys``; the first configuration that is understood is taken.
         inner: The binary request.
         aead: AES-128-GCM, or 3 for ChaCha20-Poly1305.
         ephemeral: For test vectors alone.

@@ -16,7 +16,7 @@ _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 class PostgresDatabase(Database):
     """One database for each study; time is the server's."""
 
-    _among, _mark, _each = "= ANY(?)", "%s", "SELECT unnest(?::text[])"
+    _mark, _each = "%s", "SELECT unnest(?::text[])"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
     _error, _place = psycopg.Error, "PostgreSQL"
     _conflicts = (
@@ -58,6 +58,3 @@ class PostgresDatabase(Database):
         if self.read("SELECT to_regclass('study')")[0][0] is not None:
             raise DatabaseFailed("the database holds a study already: create a database for each study")
         super().create()
-
-    def discard(self) -> None:
-        self.write("DROP TABLE study, rounds, counts, spent, invitations, refusals, minutes, gateway")

@@ -8,34 +8,34 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load, save
 
 from sqsgd._internal.checks import Vector
-from sqsgd._internal.exact import total
 from sqsgd._internal.files import locked, prepared, put
-from sqsgd.federation.collect import intake
-from sqsgd.federation.collect.database import FILE, URL, Database, new_database, open_database
+from sqsgd.federation.collect import intake, oblivious
+from sqsgd.federation.collect.database import FILE, URL, Database, connect, open_database
 from sqsgd.federation.collect.intake import Stage, received, stage, task_of
-from sqsgd.federation.collect.oblivious import GatewayKey
 from sqsgd.federation.collect.study import (
     DRAWN,
-    KEY,
+    GATEWAY_KEY,
+    KEYS,
     OPEN,
     PAGE,
     STUDY,
     Study,
     load_study,
     make_study,
-    new_key,
+    new_keys,
+    read_key,
 )
-from sqsgd.federation.collect.tokens import KEY as TOKEN_KEY
-from sqsgd.federation.collect.tokens import new_token_key
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
@@ -43,35 +43,42 @@ from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
-_CLOSE = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
-def begin(database: Database, study: Study, weights: Vector, structure: Structure) -> None:
-    with database.transaction(alone=True):
-        shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
-        database.write("INSERT INTO study VALUES (?, ?, 0, ?, 0, ?)", study.id, shapes, intake.OPENED, first)
-        _write_state(database, initial_state(weights, study), study.begins)
-    rotate_keys(database)
+def begin(
+    database: Database, study: Study, weights: Vector, structure: Structure, signer: Ed25519PrivateKey
+) -> None:
+    """Fill an empty database, in a transaction of the caller."""
+    database.create()
+    shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
+    database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
+    _write_state(database, initial_state(weights, study), study.begins)
+    _write_key(database, 1, signer)
 
 
-def rotate_keys(database: Database) -> None:
-    """A new key of the gateway each week; two weeks after it was made, a key is deleted."""
-    now = database.now()
-    if database.read("SELECT 1 FROM gateway WHERE made > ?", now - KEY_SECONDS):
-        return
-    with database.transaction(alone=True):
-        numbers = database.read("SELECT number, made FROM gateway ORDER BY made DESC")
-        if not numbers or numbers[0][1] <= now - KEY_SECONDS:
-            database.write("DELETE FROM gateway WHERE made <= ?", now - 2 * KEY_SECONDS)
-            number = (numbers[0][0] + 1) % 256 if numbers else 1
-            database.write("INSERT INTO gateway VALUES (?, ?, ?)", number, os.urandom(32), now)
+def rotate_keys(database: Database, signer: Ed25519PrivateKey) -> None:
+    """A new key of the gateway each week, signed; two weeks after it was made, a key is deleted."""
+    newest = "SELECT number FROM gateway WHERE made > ?"
+    if not database.read(newest, database.now() - KEY_SECONDS):
+        with database.transaction(alone=True):
+            if not database.read(newest, database.now() - KEY_SECONDS):  # no other worker was quicker
+                ((number,),) = database.read("SELECT number FROM gateway ORDER BY made DESC LIMIT 1")
+                database.write("DELETE FROM gateway WHERE made <= ?", database.now() - 2 * KEY_SECONDS)
+                _write_key(database, (number + 1) % 256, signer)
 
 
-def gateway_keys(database: Database) -> list[GatewayKey]:
-    """The keys in use, the newest first."""
-    found = database.read("SELECT number, private FROM gateway ORDER BY made DESC")
-    return [GatewayKey(number, bytes(private)) for number, private in found]
+def _write_key(database: Database, number: int, signer: Ed25519PrivateKey) -> None:
+    key, now = oblivious.GatewayKey(number, os.urandom(32)), database.now()
+    signed = oblivious.sign_keys(key.configuration, int(now + 2 * KEY_SECONDS), signer)
+    database.write("INSERT INTO gateway VALUES (?, ?, ?, ?)", *key, now, signed)
+
+
+def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]:
+    """The keys in use, and the newest one as it was signed."""
+    found = database.read("SELECT number, private, signed FROM gateway ORDER BY made DESC")
+    keys = [oblivious.GatewayKey(number, bytes(private)) for number, private, _ in found]
+    return keys, bytes(found[0][2])
 
 
 def check_study(database: Database, study: Study) -> None:
@@ -84,8 +91,10 @@ def check_study(database: Database, study: Study) -> None:
         raise ValueError(f"{other}, but study.toml describes {study.id}: {restore} of sqsgd that created it")
 
 
-def tick(database: Database, study: Study) -> bool:
+def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
     """What has to be done by now: end a round, take a step, replace a key. True if a step was taken.
+
+    Keys are replaced where there is somebody to sign them.
 
     Guarantees
     ----------
@@ -93,15 +102,15 @@ def tick(database: Database, study: Study) -> bool:
       tests/collect/test_stepping.py::test_two_workers_step_once,
       tests/collect/test_killed_workers.py::test_nothing_is_lost_and_nothing_counts_twice.
     """
-    rotate_keys(database)
+    if signer is not None:
+        rotate_keys(database, signer)
     at = stage(database)
     if at.state == intake.OPENED:
         if not _over(database, study, at, database.now()):
             return False
-        with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
-            database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
+        _close(database, at)
     with database.stepping() as alone:
-        return alone and step(database, study, stage(database))
+        return alone and step(database, study)
 
 
 def _over(database: Database, study: Study, at: Stage, now: float) -> bool:
@@ -130,48 +139,49 @@ def _alone(database: Database) -> Iterator[None]:
 
 def end_study(database: Database, study: Study) -> int:
     """End the study now. The current round counts if it has enough reports; returns how many it left out."""
-    while (at := stage(database)).state != intake.ENDED:
-        with database.transaction(alone=True):  # a worker that is taking a step will see it
-            database.write("UPDATE study SET ending = 1")
-            database.write(_CLOSE, intake.CLOSING, at.round, intake.OPENED)
-        with _alone(database):
-            step(database, study, stage(database))
+    with _alone(database):
+        _close(database, stage(database))
+        step(database, study, ending=True)
     return sum(line.get("left_out", 0) for line in _records(database)[-1:])
 
 
-def step(database: Database, study: Study, at: Stage) -> bool:
-    """Average the round that is closing and begin the next; False if another process did.
+def _close(database: Database, at: Stage) -> None:
+    with database.transaction(alone=True):  # waits for reports under way; none is accepted afterwards
+        close = "UPDATE study SET state = ? WHERE round = ? AND state = ?"
+        database.write(close, intake.CLOSING, at.round, intake.OPENED)
+
+
+def step(database: Database, study: Study, *, ending: bool = False) -> bool:
+    """Average the round that is closing and begin the next, or none; False if another process did.
 
     With too few reports the model stays as it is.
     """
-    if at.state != intake.CLOSING:
+    if (at := stage(database)).state != intake.CLOSING:
         return False
     count, now = received(database, study, at.round), database.now()
     before, task = read_state(database, at.round), task_of(study, at.round)
-    line: dict[str, Any] = {"left_out": count}
-    if enough := count >= study.fewest:
+    line, after, counted = {"left_out": count}, before.after(), f"left out, {study.fewest} are needed"
+    if count >= study.fewest:
         counts = intake.counts(database, study, at.round)
         after, record = server_step(study.made_scheme, study, before, [(task, counts, None)], paid=())
-        (began,) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)[0]
+        ((began,),) = database.read("SELECT began FROM rounds WHERE round = ?", at.round)
         times = {"seconds_gradient": None, "seconds_encode": None, "seconds": max(0.0, now - began)}
         line = {**dataclasses.replace(record, **times).to_dict(), "asked": study.expected}
-    else:
-        after = dataclasses.replace(before, round=at.round + 1)
+        counted = "averaged"
     with database.transaction(alone=True):
-        ending = at.ending or stage(database).ending or after.round == study.rounds
-        then, deadline = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
-        deadline = study.opens(after.round + 1) if study.visits == DRAWN else deadline
+        ending = ending or after.round == study.rounds
+        then, late = intake.ENDED if ending else intake.OPENED, database.now() + study.round_seconds
+        deadline = study.opens(after.round + 1) if study.visits == DRAWN else late
         if not database.write(
             "UPDATE study SET round = ?, state = ?, deadline = ? WHERE round = ? AND state = ?",
             after.round, then, deadline, at.round, intake.CLOSING,
         ):  # fmt: skip
             return False
-        written = json.dumps(line, allow_nan=False)
-        database.write("UPDATE rounds SET record = ? WHERE round = ?", written, at.round)
+        record_of = "UPDATE rounds SET record = ? WHERE round = ?"
+        database.write(record_of, json.dumps(line, allow_nan=False), at.round)
         _write_state(database, after, database.now())
         if ending:
             database.write("DELETE FROM minutes")
-    counted = "averaged" if enough else f"left out, {study.fewest} are needed"
     end = "; the study has ended" if ending else ""
     _LOG.info("round %d: %d reports %s%s", at.round, count, counted, end)
     return True
@@ -198,49 +208,42 @@ def progress(database: Database, study: Study) -> dict[str, Any]:
     """What anybody may know: nothing of it depends on who reported."""
     at, now = stage(database), database.now()
     state = intake.phase(study, at, now)
-    ended, until = state == intake.ENDED, study.opens(at.round) if state == intake.WAITING else at.deadline
+    until = {intake.WAITING: study.opens(at.round), intake.ENDED: now}.get(state, at.deadline)
     return {
-        "study": study.id, "round": at.round, "state": state, "model": model_path(study, at.round),
-        "reports": 0 if ended else received(database, study, at.round),
-        "seconds_left": 0.0 if ended else max(0.0, round(until - now, 1)),
+        "study": study.id, "round": at.round, "state": state, "model": f"/model/{study.id}/{at.round}",
+        "reports": 0 if state == intake.ENDED else received(database, study, at.round),
+        "seconds_left": max(0.0, round(until - now, 1)),
     }  # fmt: skip
 
 
 def full_status(database: Database, study: Study) -> dict[str, Any]:
     """What the operator sees: progress, refusals, drop-outs, and the central guarantee so far."""
-    lines, known = rounds_done(database), progress(database, study)
+    known, about = progress(database, study), outcome(database, study)
     return {
-        "name": study.name,
-        **known,
-        "rounds": study.rounds,
-        "expected": study.expected,
-        "all_reports": sum(line["clients"] for line in lines) + known["reports"],
-        **drop_outs(database, study),
-        "admission": admission(study),
-        "relay": study.relay or None,
-        "refusals": refusals(database),
-        "epsilon": study.made_scheme.privacy.epsilon,
-        "message_bytes": study.made_scheme.bits // 8,
-        **guarantee(study, lines, *_missed(database, study)),
-    }
+        "name": study.name, **known, "rounds": study.rounds, "expected": study.expected,
+        "all_reports": sum(line["clients"] for line in rounds_done(database)) + known["reports"],
+        "relay": study.relay or None, "epsilon": study.made_scheme.privacy.epsilon,
+        "message_bytes": study.made_scheme.bits // 8, **about,
+    }  # fmt: skip
 
 
-def _missed(database: Database, study: Study) -> list[int]:
-    """The reports that did not come, once that is known."""
-    return [drop_outs(database, study)["missed"]] if stage(database).state == intake.ENDED else []
-
-
-def drop_outs(database: Database, study: Study) -> dict[str, int]:
-    """Tokens that were issued, and about how many of those for past rounds were not spent in them."""
-    records, (issued,) = _records(database), database.read("SELECT count(*) FROM invitations")[0]
+def outcome(database: Database, study: Study) -> dict[str, Any]:
+    """Who was admitted, what was refused, how many reports missed their round, and what is guaranteed."""
+    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
+    records, ((issued,),) = _records(database), database.read("SELECT count(*) FROM invitations")
+    admitted = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
+    rate = f"anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
+    ended = stage(database).state == intake.ENDED
+    share = 1.0 if ended else len(records) / study.rounds  # of the tokens that belong to rounds that are over
     came = sum(line.get("clients", 0) + line.get("left_out", 0) for line in records)
-    share = len(records) / study.rounds if stage(database).state != intake.ENDED else 1.0
-    return {"invitations_used": issued, "missed": max(0, round(issued * study.reports * share) - came)}
-
-
-def model_path(study: Study, round: int) -> str:
-    """Of the weights before a round; it names the study, because they are cached for good."""
-    return f"/model/{study.id}/{round}"
+    missed = max(0, round(issued * study.reports * share) - came)
+    return {
+        "admission": f"{admitted} for {rate if study.admission == OPEN else 'each signed invitation'}",
+        "refusals": {code: int(count) for code, count in found},
+        "invitations_used": issued,
+        "missed": missed,
+        **guarantee(study, rounds_done(database), missed if ended else None),
+    }
 
 
 def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = None) -> dict[str, Any]:
@@ -252,6 +255,8 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
       tests/collect/test_stepping.py::test_the_order_of_drawn_rounds_is_that_of_the_run.
     * An open study has no central figure:
       tests/collect/test_stepping.py::test_an_open_study_has_no_central_guarantee.
+    * The assumptions are those of check-in, and none is about an operator's order:
+      tests/collect/test_stepping.py::test_the_document_states_what_is_assumed.
     """
     drawn, several = study.visits == DRAWN, study.reports > 1
     found = about_once(study.made_scheme, "run" if drawn else "round", lines, seeded=False)
@@ -261,36 +266,41 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
         found |= central(study.made_scheme, max(0, counted), found["order"], study.reports, seeded=False)
     who = "each device drew its rounds" if drawn else "within each round: devices came when they liked"
     found["order_note"] = f"{who}; {'the relay is ' + study.relay if study.relay else 'there is no relay'}"
-    note, stated, _ = found["central_note"].partition(" against readers of the models")
     if study.admission == OPEN or (several and missed is None):
         why = "several reports of a user are certified when the study has ended"
         why = "in an open study one person may have made all the others" if study.admission == OPEN else why
-        kept = {name: value for name, value in found.items() if not name.startswith("central_")}
+        found = {name: value for name, value in found.items() if not name.startswith("central_")}
         local = study.reports * study.made_scheme.privacy.epsilon
-        return {
-            **kept,
-            "central_epsilon": None,
-            "central_note": f"none: local {local:g} against everyone; {why}",
-        }
-    if stated:
-        service = "against the service and all who see the models, unless the relay helps the service"
-        models = "against those who see the models; the service sees who sent what"
-        found["central_note"] = f"{note} {service if study.relay else models}"
+        why = f"none: local {local:g} against everyone; {why}"
+        return {**found, "central_epsilon": None, "central_note": why}
+    if found["central_epsilon"] is not None:
+        against = "against those who see the models; the service sees who sent what"
+        if study.relay:
+            against = "against the service and all who see the models, unless the relay helps the service"
+        note = found["central_note"].partition(" against readers of the models")[0]
+        found["central_note"] = f"{note} {against}"
+        found["central_assumptions"] = assumptions(study, found)
     return found
 
 
-def admission(study: Study) -> str:
-    tokens = "one blind token" if study.reports == 1 else f"{study.reports} blind tokens"
-    if study.admission == OPEN:
-        return (
-            f"{tokens} for anybody, {study.tokens_per_minute:,} devices a minute: one person can report often"
-        )
-    return f"{tokens} for each signed invitation"
-
-
-def refusals(database: Database) -> dict[str, int]:
-    found = database.read("SELECT code, count FROM refusals WHERE count > 0 ORDER BY code")
-    return {code: int(count) for code, count in found}
+def assumptions(study: Study, found: Mapping[str, Any]) -> list[str]:
+    """What the central guarantee of a study rests on: docs/proofs/check-in.md."""
+    count = f"{found['central_users']:,} or more"
+    sent = "one report" if study.reports == 1 else f"at most {study.reports:,} reports, which nothing links,"
+    drew = f"each device drew its rounds itself, uniformly and independently of everything, and {count} came"
+    came = f"{count} came in each round, and who came in which round depends on no data"
+    return [
+        f"each user sends {sent} in all",
+        f"{drew}; nobody else draws or knows an order" if study.visits == DRAWN else came,
+        "all devices of a round have the same task, seed and models",
+        "the relay does not help the service: together they know who sent what, and against them ε is local"
+        if study.relay
+        else "the service reveals to nobody who sent what: it sees that, and against it ε is local",
+        "when a report arrives does not reveal its sender",
+        "whether a device comes does not depend on its data, and depends on its user and on its round "
+        "independently",
+        "no other user reveals a round or a report",
+    ]
 
 
 def _records(database: Database) -> list[dict[str, Any]]:
@@ -308,46 +318,28 @@ def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any
     at, lines, folder = stage(database), rounds_done(database), RunFolder(path)
     if at.state != intake.ENDED:
         raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
-    whole: dict[str, Any] = {"dataset": "data of the devices", "model": study.name}
-    whole |= {"participation": "once", "clients": study.users}
-    origin: dict[str, Any] = {
-        "study": study.id,
-        "admission": admission(study),
-        "refusals": refusals(database),
-    }
-    origin |= drop_outs(database, study)
-    known: dict[str, Any] = {
-        "held_out": "nothing: the service has no data",
-        "noise": "secure",
-        **origin,
-        **whole,
-    }
-    known |= guarantee(study, lines, *_missed(database, study))
+    whole: dict[str, Any] = {
+        "dataset": "data of the devices", "model": study.name,
+        "participation": "once", "clients": study.users,
+    }  # fmt: skip
+    known = {"held_out": "nothing: the service has no data", "noise": "secure", "study": study.id, **whole}
+    known |= outcome(database, study)
     summary = summarise(lines, study.made_scheme, study, reports=study.reports, **known)
-    summary |= {
-        "epsilon_total": total(study.made_scheme.privacy.epsilon, study.reports),
-        "reports": study.reports,
-    }
-    summary["epsilon_all_rounds"] = summary["epsilon_total"]
+    summary["epsilon_total"] = summary["epsilon_all_rounds"]
     about = {"fingerprint": study.made_scheme.fingerprint, "rate": study.lr}
     settings = {each.name: getattr(study, each.name) for each in dataclasses.fields(Settings)}
     config = RunConfig(**{**settings, **whole, "rounds": max(1, len(lines)), "engine": "devices"})
-    last = read_state(database, at.round)
+    shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
+    model, last = Structure(shapes=shapes, constants={}, order=tuple(shapes)), read_state(database, at.round)
     with _alone(database):  # a worker may write it at the same moment
         if folder.finished:
             return summary
+        folder.begin(last, about, config.to_toml())
         with folder.held():
-            if not folder.begun:
-                folder.save(initial_state(read_state(database, 0).weights, study), about)
-            folder.write_config(config.to_toml())
-            folder.keep_rounds(0)
             for line in lines:
                 folder.write(line)
             folder.save(last, about)
-            shapes = dict(json.loads(database.read("SELECT shapes FROM study")[0][0]))
-            model = Structure(shapes=shapes, constants={}, order=tuple(shapes))
-            made = certificate(study.made_scheme, summary)
-            folder.finish(model.sent(last.weights), summary, made)
+            folder.finish(model.sent(last.weights), summary, certificate(study.made_scheme, summary))
     return summary
 
 
@@ -372,33 +364,29 @@ def create_study(
     if structure.constants or not np.isfinite(weights).all():
         raise ValueError("the model to start with must have finite floats, and nothing else")
     if page not in ("", DIGITS):
-        raise ValueError(f"page = {page!r} must be {DIGITS!r}; pages of your own go into {folder / PAGE}")
+        raise ValueError(f"page = {page!r} must be {DIGITS!r}; store your own pages in {folder / PAGE}")
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
-    make_study({**values, "dim": weights.size}, "")  # says what is wrong before anything is written
+    values = {**values, "dim": weights.size}
+    make_study(values)  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with locked(folder, os.O_RDONLY):
-        if any((folder / name).exists() for name in (STUDY, FILE, KEY, TOKEN_KEY, URL)):
-            raise ValueError(f"{folder} holds a study already: choose another folder")
-        if page and (folder / PAGE).exists():
-            raise ValueError(f"{folder / PAGE} exists already: it is served as it is without page = {page!r}")
-        with contextlib.ExitStack() as undo:
-            for name in (KEY, TOKEN_KEY):
-                undo.callback((folder / name).unlink, missing_ok=True)
-            signing, tokens = new_key(folder), new_token_key(folder)
-            study = make_study({**values, "dim": weights.size}, signing, tokens.der)
-            if url:  # it may hold a password
-                undo.callback((folder / URL).unlink, missing_ok=True)
-                put(prepared(folder / URL, url.encode() + b"\n", 0o600), folder / URL)
-            if page:
-                undo.callback(shutil.rmtree, folder / PAGE, ignore_errors=True)
-                shutil.copytree(Path(__file__).with_name("digit_page"), folder / PAGE)
-            database = undo.enter_context(contextlib.closing(new_database(folder, url)))
-            undo.callback(database.discard)
-            begin(database, study, weights, structure)
-            study.write(folder)  # last: now it can be served
-            undo.pop_all()
-            database.close()
+    with locked(folder, os.O_RDONLY), tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as place:
+        for name in (STUDY, FILE, URL, *KEYS, *([PAGE] if page else [])):
+            if (folder / name).exists():
+                held = f"{folder} holds a study already, or what is left of one: {name}"
+                raise ValueError(f"{held}; choose another folder")
+        new = Path(place)
+        study = make_study({**values, **new_keys(new)})
+        signer = read_key(new / GATEWAY_KEY, study.gateway_key)
+        if url:  # it may hold a password
+            put(prepared(new / URL, url.encode() + b"\n"), new / URL)
+        if page:
+            shutil.copytree(Path(__file__).with_name("digit_page"), new / PAGE)
+        with contextlib.closing(connect(new, url, new=True)) as database, database.transaction(alone=True):
+            begin(database, study, weights, structure, signer)
+            study.write(new)
+        for path in sorted(new.iterdir(), key=lambda path: path.name == STUDY):
+            put(path, folder / path.name)  # the study last: now it can be served
     return study
 
 

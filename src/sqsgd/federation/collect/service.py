@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import functools
 import hashlib
@@ -17,7 +15,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +25,48 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sqsgd._internal import checks
 from sqsgd.core import Aggregate
 from sqsgd.core.random import secure_rng
-from sqsgd.federation.collect import intake
-from sqsgd.federation.collect.database import Conflict, Database, DatabaseFailed, open_database
-from sqsgd.federation.collect.intake import Answer as Verdict
-from sqsgd.federation.collect.intake import Asked, Issue, Probe, Rejection, read_report
-from sqsgd.federation.collect.oblivious import (
-    ANSWER,
-    KEYS,
-    REQUEST,
-    WELL_KNOWN,
-    Answer,
-    Gateway,
-    Malformed,
-    Request,
-    pack_answer,
-    read_request,
-)
-from sqsgd.federation.collect.rounds import gateway_keys, opened, progress, read_state, tick, write_outcome
-from sqsgd.federation.collect.study import INVITED, PAGE, RUN, Study, invitation_number
-from sqsgd.federation.collect.tokens import (
-    KEY,
-    REQUEST_BYTES,
-    TOKEN_BYTES,
-    TokenRefused,
-    blinded_parts,
-    challenge,
-    read_token_key,
-    sign,
-)
+from sqsgd.federation.collect import intake, oblivious, rounds, tokens
+from sqsgd.federation.collect.database import Conflict, Database, open_database
+from sqsgd.federation.collect.intake import Asked, Rejection
+from sqsgd.federation.collect.oblivious import Answer, Malformed, Request
+from sqsgd.federation.collect.study import GATEWAY_KEY, INVITED, PAGE, RUN, Study, invitation_number, read_key
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _MOST, _WAITING, _TRIES = 1000, 20000, 5
-_TICK_SECONDS, _CONNECTIONS, _PADDED = 0.25, 4000, 1024
+_TICK_SECONDS, _FAILED_SECONDS, _CONNECTIONS, _PADDED = 0.25, 5.0, 4000, 1024
 _SEALED = 128  # bytes by which an encapsulated request may exceed the inner one
 _ROUND = re.compile(r"0|[1-9][0-9]{0,6}")
-JSON, TOKEN_REQUEST, TOKEN_ANSWER = (
-    "application/json", "application/private-token-request", "application/private-token-response",
-)  # fmt: skip
+JSON, BYTES = "application/json", "application/octet-stream"
+TOKEN_REQUEST, TOKEN_ANSWER = "application/private-token-request", "application/private-token-response"
 _KEY_PROBLEM = "https://iana.org/assignments/http-problem-types#ohttp-key"
+
+
+class Connection:
+    """A database that is opened when it is needed, and again after it failed; for one thread at a time."""
+
+    def __init__(self, open_database: Callable[[], Database]) -> None:
+        self._open = open_database
+        self._database: Database | None = None
+
+    def use(self, work: Callable[[Database], Any]) -> Any:
+        try:
+            if self._database is None:
+                self._database = self._open()
+            return work(self._database)
+        except Conflict:
+            raise
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._database is not None:
+            with contextlib.suppress(Exception):
+                self._database.close()
+        self._database = None
 
 
 class Commits:
@@ -80,10 +80,9 @@ class Commits:
     """
 
     def __init__(self, open_database: Callable[[], Database], study: Study) -> None:
-        self._open, self._study = open_database, study
-        self._waiting: list[tuple[Asked, asyncio.Future[Verdict]]] = []
+        self._connection, self._study = Connection(open_database), study
+        self._waiting: list[tuple[Asked, asyncio.Future[intake.Answer]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._database: Database | None = None
         self.refused: Counter[str] = Counter()  # not stored yet
         self.failure = ""  # why the last transaction failed; empty if it did not
 
@@ -91,7 +90,7 @@ class Commits:
         """Returns when the request is granted, after its transaction; raises a Rejection if it is not."""
         if len(self._waiting) >= _WAITING:
             raise Rejection("busy", "too many requests are waiting", 5.0)
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[intake.Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, future))
         if self._running is None:
             self._running = asyncio.create_task(self._run())
@@ -116,32 +115,27 @@ class Commits:
     async def stop(self) -> None:
         if self._running is not None:
             await self._running
-        if self._database is not None:
-            self._database.close()
+        self._connection.close()
 
-    def _transaction(self, requests: list[Asked], refused: Counter[str]) -> list[Verdict]:
+    def _transaction(self, requests: list[Asked], refused: Counter[str]) -> list[intake.Answer]:
         failure = ""
         for _ in range(_TRIES):
             try:
-                if self._database is None:
-                    self._database = self._open()
-                answers = intake.answer(self._database, self._study, requests, refused)
-                if self.failure:
-                    _LOG.warning("the database works again")
-                self.failure = ""
-                return answers
+                answers: list[intake.Answer] = self._connection.use(
+                    lambda database: intake.answer(database, self._study, requests, refused)
+                )
             except Exception as error:
                 # Of the database's errors the kind alone is logged: their text may hold values of rows.
                 failure = type(error.__cause__ or error).__name__
                 if isinstance(error, Conflict):
                     continue
-                if not isinstance(error, DatabaseFailed):
+                if not isinstance(error, OSError):
                     _LOG.exception("internal error: no request of this transaction was accepted")
-                if self._database is not None:  # the next transaction opens another connection
-                    with contextlib.suppress(Exception):
-                        self._database.close()
-                    self._database = None
                 break
+            if self.failure:
+                _LOG.warning("the database works again")
+            self.failure = ""
+            return answers
         if failure != self.failure:
             _LOG.error("no report is accepted until this is solved: the database fails with %s", failure)
         self.failure = failure
@@ -158,13 +152,15 @@ class Service:
         self._folder, self._study = folder, study
         self._model = (-1, b"")  # the round that was asked for last, and its weights
         self._known: tuple[float, dict[str, Any]] = (-math.inf, {})
-        self._reading = asyncio.Lock()
-        self._database: Database | None = None
-        self._gateway = Gateway([])
-        self._ended = False
-        self._challenge = challenge(study.id)
-        path = folder / KEY  # without it this worker issues no tokens
-        self._issuer = read_token_key(path, study.tokens) if path.is_file() else None
+        self._open = functools.partial(open_database, folder)
+        self._reading, self._connection = asyncio.Lock(), Connection(self._open)
+        self._keys: tuple[list[oblivious.GatewayKey], bytes] = [], b""
+        self._gateway, self._ended, self._stuck = oblivious.Gateway([]), False, False
+        self._challenge = tokens.challenge(study.id)
+        path = folder / tokens.KEY  # without it this worker issues no tokens
+        self._issuer = tokens.read_token_key(path, study.tokens) if path.is_file() else None
+        path = folder / GATEWAY_KEY  # without it this worker replaces no keys
+        self._signer = read_key(path, study.gateway_key) if path.is_file() else None
         page = folder / PAGE
         self._page: ASGIApp | None = StaticFiles(directory=page, html=True) if page.is_dir() else None
         relay = re.match(r"https?://[^/]+", study.relay)
@@ -184,32 +180,31 @@ class Service:
 
         async def fixed(message: Any) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in self._fixed.items()]
-                message = {**message, "headers": [*message["headers"], *own]}
+                message = {**message, "headers": [*message["headers"], *_pairs(self._fixed)]}
             await send(message)
 
-        path, fields = scope["path"], _fields(scope)
-        if self._page is not None and scope["method"] in ("GET", "HEAD") and not self._route(path):
+        path, method = scope["path"], scope["method"]
+        if self._page is not None and method in ("GET", "HEAD") and not self._route(path):
             with contextlib.suppress(HTTPException, OSError, ValueError):  # no such file: answered below
                 await self._page({**scope, "root_path": ""}, receive, fixed)
                 return
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            body = await self._body(receive, self._most(path))
+            given = await self.answer(Request(method, path, fields, await self._body(receive, path)))
         except Rejection as error:
             given = self._refuse(error)
         except ConnectionError:
             self.commits.refused["too-slow"] += 1
             return
-        else:
-            given = await self.answer(Request(scope["method"], path, fields, body))
-        headers = [(name.encode(), value.encode()) for name, value in given.fields.items()]
-        headers.append((b"content-length", str(len(given.body)).encode()))
+        headers = _pairs({**given.fields, "content-length": str(len(given.body))})
         await fixed({"type": "http.response.start", "status": given.status, "headers": headers})
-        sent = b"" if scope["method"] == "HEAD" else given.body
+        sent = b"" if method == "HEAD" else given.body
         await fixed({"type": "http.response.body", "body": sent})
 
-    async def _body(self, receive: Receive, most: int) -> bytes:
-        body: bytes = b""
+    async def _body(self, receive: Receive, path: str) -> bytes:
+        body, most = b"", self._study.request_bytes + _SEALED
+        if path == "/token":
+            most = tokens.REQUEST_BYTES * self._study.reports
         try:
             async with asyncio.timeout(self.body_seconds):
                 while True:
@@ -224,36 +219,33 @@ class Service:
         except TimeoutError:
             raise Rejection("too-slow", f"the body took more than {self.body_seconds:g} s") from None
 
-    def _most(self, path: str) -> int:
-        tokens = REQUEST_BYTES * self._study.reports
-        return tokens if path == "/token" else self._study.request_bytes + _SEALED
-
     # ------------------------------------------------------------ requests, plain or encapsulated
 
     def _route(self, path: str) -> tuple[str, str, Callable[[Request], Any]] | None:
         """Method, content type and handler of a path."""
+        if path.startswith("/model/"):
+            return "GET", "", self._get_model
         routes: dict[str, tuple[str, str, Callable[[Request], Any]]] = {
             "/study": ("GET", "", self._get_study),
             "/round": ("GET", "", self._get_round),
             "/health": ("GET", "", self._get_health),
             "/token": ("POST", TOKEN_REQUEST, self._post_token),
             "/report": ("POST", JSON, self._post_report),
+            oblivious.WELL_KNOWN: ("GET, POST", "", self._gateway_resource),
         }
-        if path == WELL_KNOWN:
-            return "", "", self._gateway_resource
-        return ("GET", "", self._get_model) if path.startswith("/model/") else routes.get(path)
+        return routes.get(path)
 
-    async def answer(self, asked: Request) -> Answer:
-        """The answer to a request; what is refused is counted."""
+    async def answer(self, asked: Request, *, inside: bool = False) -> Answer:
+        """The answer to a request, which may have been ``inside`` of another; what is refused is counted."""
         try:
             route = self._route(asked.path)
-            if route is None:
-                raise Rejection("not-found", "this service does not have that")
-            method, kind, handler = route
-            if method and ("GET" if asked.method == "HEAD" else asked.method) != method:
-                return self._refuse(Rejection("wrong-method", f"this takes {method}"), {"allow": method})
-            if kind and asked.fields.get("content-type", "").split(";")[0].strip() != kind:
-                raise Rejection("bad-request", f"the header Content-Type must be {kind}")
+            if route is None or (inside and asked.path in (oblivious.WELL_KNOWN, "/health")):
+                raise Rejection("not-found", "this service does not have this resource")
+            methods, kind, handler = route
+            if ("GET" if asked.method == "HEAD" else asked.method) not in methods.split(", "):
+                refused = self._refuse(Rejection("wrong-method", f"this takes {methods}"))
+                return refused._replace(fields={**refused.fields, "allow": methods})
+            _check_kind(asked, kind)
             return await handler(asked)  # type: ignore[no-any-return]
         except Rejection as error:
             return self._refuse(error)
@@ -261,53 +253,45 @@ class Service:
             _LOG.exception("internal error in %s", asked.path)
             return self._refuse(Rejection("internal", "internal error"))
 
-    def _refuse(self, given: Rejection, headers: Mapping[str, str] = {}) -> Answer:
+    def _refuse(self, given: Rejection) -> Answer:
         self.commits.refused[given.code] += 1
         wait = {"retry-after": str(max(1, round(given.seconds)))} if given.status in (429, 503) else {}
         body = {"error": given.code, "reason": given.reason, "what_to_do": given.what_to_do}
-        return _json(body, given.status, {**headers, **wait})
+        return _json(body, given.status, wait)
 
     async def _gateway_resource(self, asked: Request) -> Answer:
         """RFC 9458: the keys, or a request inside of a request."""
-        if asked.method in ("GET", "HEAD"):
-            return Answer(
-                200, {"content-type": KEYS, "cache-control": "max-age=3600"}, self._gateway.configurations
-            )
-        if asked.method != "POST" or asked.fields.get("content-type") != REQUEST:
-            raise Rejection("bad-request", f"the gateway takes POST and the content type {REQUEST}")
+        if asked.method != "POST":
+            fields = {"content-type": oblivious.KEYS, "cache-control": "max-age=3600"}
+            return Answer(200, fields, self._gateway.signed)
+        _check_kind(asked, oblivious.REQUEST)
         try:
             content, seal = self._gateway.open(asked.body)
         except Malformed as error:
             self.commits.refused["bad-request"] += 1
-            kind = {"type": _KEY_PROBLEM} if error.unknown_key else {}
-            return Answer(
-                400, {"content-type": "application/problem+json"}, _dumps({**kind, "title": str(error)})
-            )
+            body = {"title": str(error), **({"type": _KEY_PROBLEM} if error.unknown_key else {})}
+            return _json(body, 400, {"content-type": "application/problem+json"})
         try:
-            inner = read_request(content)
+            given = await self.answer(oblivious.read_request(content), inside=True)
         except Malformed as error:
             given = self._refuse(Rejection("bad-request", str(error)))
-        else:
-            inside = inner.path not in (WELL_KNOWN, "/health")
-            given = (
-                await self.answer(inner) if inside else self._refuse(Rejection("not-found", "not in here"))
-            )
-        fields = {
-            name: given.fields[name] for name in ("content-type", "retry-after") if name in given.fields
-        }
-        sealed = seal(pack_answer(given._replace(fields=fields), _PADDED))
-        return Answer(200, {"content-type": ANSWER, "cache-control": "private, no-store"}, sealed)
+        kept = {name: given.fields[name] for name in ("content-type", "retry-after") if name in given.fields}
+        sealed = seal(oblivious.pack_answer(given._replace(fields=kept), _PADDED))
+        return Answer(200, {"content-type": oblivious.ANSWER, "cache-control": "private, no-store"}, sealed)
 
     async def _get_study(self, _asked: Request) -> Answer:
         return Answer(200, {"content-type": JSON}, self._study.description)
 
     async def _get_round(self, _asked: Request) -> Answer:
+        """How far the study is, at most a second old, however many ask."""
         return _json(await self._progress())
 
     async def _get_health(self, _asked: Request) -> Answer:
+        if self._stuck:
+            raise Rejection("internal", "the round cannot be ended: see the service's log")
         try:
             async with asyncio.timeout(5):
-                await self.commits.submit(Probe())
+                await self.commits.submit(intake.Probe())
         except TimeoutError:
             raise Rejection("busy", "no transaction in five seconds", 5.0) from None
         return _json({"healthy": True})
@@ -320,35 +304,27 @@ class Service:
         number, (known, weights) = int(rest[0]), self._model
         if number != known:
             try:
-                state = await self._read(lambda database: read_state(database, number))
+                state = await self._read(lambda database: rounds.read_state(database, number))
             except ValueError as error:
                 raise Rejection("not-found", str(error)) from None
             weights = state.weights.astype("<f4").tobytes()
             self._model = number, weights
-        headers = {"cache-control": "public, max-age=31536000, immutable"}
-        return Answer(200, {"content-type": "application/octet-stream", **headers}, weights)
+        kept = {"content-type": BYTES, "cache-control": "public, max-age=31536000, immutable"}
+        return Answer(200, kept, weights)
 
     async def _post_token(self, asked: Request) -> Answer:
         """Sign blinded messages, once for each invitation; the same again for the same request."""
-        study = self._study
-        if self._issuer is None:
+        study, number = self._study, os.urandom(16).hex()
+        if (issuer := self._issuer) is None:
             raise Rejection("not-found", "this worker issues no tokens")
-        try:
-            parts = blinded_parts(study.tokens, asked.body, study.reports)
-        except TokenRefused as error:
-            raise Rejection("bad-request", str(error)) from None
-        number = os.urandom(16).hex()
+        with _refusing("bad-request"):
+            parts = tokens.blinded_parts(study.tokens, asked.body, study.reports)
         if study.admission == INVITED:
             kind, _, invitation = asked.fields.get("authorization", "").partition(" ")
-            try:
-                number = invitation_number(
-                    invitation if kind.lower() == "bearer" else None, study.id, study.key
-                )
-            except ValueError as error:
-                raise Rejection("invitation-invalid", str(error)) from None
-        await self.commits.submit(Issue(number, hashlib.sha256(asked.body).hexdigest()))
-        issuer = self._issuer
-        signed = await asyncio.to_thread(lambda: b"".join(sign(issuer, part) for part in parts))
+            with _refusing("invitation-invalid"):
+                number = invitation_number(invitation * (kind.lower() == "bearer"), study.id, study.key)
+        await self.commits.submit(intake.Issue(number, hashlib.sha256(asked.body).hexdigest()))
+        signed = await asyncio.to_thread(lambda: b"".join(tokens.sign(issuer, part) for part in parts))
         return Answer(200, {"content-type": TOKEN_ANSWER}, signed)
 
     async def _post_report(self, asked: Request) -> Answer:
@@ -357,21 +333,15 @@ class Service:
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(asked.body)
         if not isinstance(found, dict) or found.keys() != {"study", "round", "token", "report"}:
-            raise Rejection(
-                "bad-request", "the body is not a JSON object with study, round, token and report"
-            )
+            wanted = "a JSON object with study, round, token and report"
+            raise Rejection("bad-request", f"the body is not {wanted}")
         self._check_study(found["study"])
-        number = found["round"]
-        if type(number) is not int or not 0 <= number < self._study.rounds:
-            raise Rejection("bad-request", f"round must be a number from 0 to {self._study.rounds - 1}")
-        token, message = _decoded("token", found["token"]), _decoded("report", found["report"])
-        try:
-            if len(token) != TOKEN_BYTES:
-                raise TokenRefused(f"a token has {TOKEN_BYTES} bytes")
+        with _refusing("bad-request"):
+            number = checks.integer("round", found["round"], 0, self._study.rounds - 1)
+            token, message = (tokens.read_base64url(name, found[name]) for name in ("token", "report"))
+        with _refusing("token-invalid"):
             nonce = self._study.tokens.nonce(token, self._challenge)
-        except TokenRefused as error:
-            raise Rejection("token-invalid", str(error)) from None
-        await self.commits.submit(read_report(self._study, nonce.hex(), number, message))
+        await self.commits.submit(intake.read_report(self._study, nonce.hex(), number, message))
         return _json({"accepted": True, "round": number})
 
     def _check_study(self, named: object) -> None:
@@ -384,13 +354,8 @@ class Service:
         """A query in a thread, with a connection for queries; a Rejection if the database is gone."""
         async with self._reading:
             try:
-                if self._database is None:
-                    self._database = await asyncio.to_thread(open_database, self._folder)
-                return await asyncio.to_thread(query, self._database)
+                return await asyncio.to_thread(self._connection.use, query)
             except OSError as error:
-                if self._database is not None:
-                    self._database.close()
-                self._database = None
                 _LOG.error("the database cannot be read: %s", type(error).__name__)
                 raise Rejection("storage", "the database cannot be read now", 30.0) from None
 
@@ -398,17 +363,17 @@ class Service:
         """How far the study is, at most a second old, however many ask."""
         now = time.monotonic()
         if now > self._known[0] + min(1.0, self._study.round_seconds / 20):
-            self._known = now, await self._read(lambda database: progress(database, self._study))
+            self._known = now, await self._read(lambda database: rounds.progress(database, self._study))
         return self._known[1]
 
     def _write_run(self, database: Database) -> None:
-        write_outcome(self._folder / RUN, database, self._study)
+        rounds.write_outcome(self._folder / RUN, database, self._study)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        self.commits = Commits(functools.partial(open_database, self._folder), self._study)
+        self.commits = Commits(self._open, self._study)
         with contextlib.suppress(Rejection):
-            self._gateway = Gateway(await self._read(gateway_keys))
+            await self._follow_keys()
         ticking = asyncio.create_task(self._tick())
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -416,60 +381,61 @@ class Service:
         with contextlib.suppress(asyncio.CancelledError):
             await ticking
         await self.commits.stop()
-        if self._database is not None:
-            self._database.close()
+        self._connection.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _follow_keys(self) -> None:
+        if (found := await self._read(rounds.gateway_keys)) != self._keys:
+            self._keys, self._gateway = found, oblivious.Gateway(*found)
 
     async def _tick(self) -> None:
         """End rounds, take steps, follow the gateway's keys, count refusals, write the run at the end."""
         pause, usual = _TICK_SECONDS, min(_TICK_SECONDS, self._study.round_seconds / 10)
-        keys: list[object] = []
         while True:
             await asyncio.sleep(pause)
             try:
-                stepped = await self._read(lambda database: tick(database, self._study))
-                found = await self._read(gateway_keys)
-                if found != keys:
-                    keys, self._gateway = found, Gateway(found)
+                stepped = await self._read(lambda database: rounds.tick(database, self._study, self._signer))
+                await self._follow_keys()
                 if self.commits.refused:
-                    await self.commits.submit(Probe())
+                    await self.commits.submit(intake.Probe())
                 if not self._ended and (await self._progress())["state"] == intake.ENDED:
                     await self._read(self._write_run)
                     self._ended = True
-                pause = 0.0 if stepped else 1.0 if self._ended else usual
+                pause, self._stuck = 0.0 if stepped else 1.0 if self._ended else usual, False
             except Rejection:
                 pause = 2.0
             except Exception:
                 _LOG.exception("internal error in the end of a round; it is tried again")
-                pause = 5.0
+                pause, self._stuck = _FAILED_SECONDS, True
 
 
-def _fields(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-def _dumps(content: object) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()
+def _pairs(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in fields.items()]
 
 
 def _json(content: object, status: int = 200, fields: Mapping[str, str] = {}) -> Answer:
-    return Answer(status, {"content-type": JSON, "cache-control": "no-store", **fields}, _dumps(content))
+    body = json.dumps(content, separators=(",", ":")).encode()
+    return Answer(status, {"content-type": JSON, "cache-control": "no-store", **fields}, body)
 
 
-def _decoded(name: str, text: object) -> bytes:
-    """Base64url without padding, in its one spelling."""
+def _check_kind(asked: Request, kind: str) -> None:
+    """Browsers send others without a preflight, from pages of any origin."""
+    if kind and asked.fields.get("content-type", "").split(";")[0].strip() != kind:
+        raise Rejection("bad-request", f"the header Content-Type must be {kind}")
+
+
+@contextlib.contextmanager
+def _refusing(code: str) -> Iterator[None]:
+    """What is wrong with a request becomes a refusal."""
     try:
-        content = base64.urlsafe_b64decode(f"{text}{'=' * (-len(str(text)) % 4)}")
-    except (binascii.Error, ValueError):
-        content = b""
-    if not isinstance(text, str) or base64.urlsafe_b64encode(content).rstrip(b"=").decode() != text:
-        raise Rejection("bad-request", f"{name} must be base64url without padding")
-    return content
+        yield
+    except ValueError as error:
+        raise Rejection(code, str(error)) from None
 
 
 def prepare(folder: Path, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
     """A server that is ready to run, its socket, and its address; anything wrong is found here."""
-    with opened(folder) as (study, _):
+    with rounds.opened(folder) as (study, _):
         pass
     # The kernels and tables are loaded now, so that the first device does not wait for them.
     scheme, task = study.made_scheme, intake.task_of(study, 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import hashlib
@@ -23,26 +21,31 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sqsgd._internal import checks
 from sqsgd._internal.files import prepared, put, read_toml, write_atomically
 from sqsgd.core import Scheme
-from sqsgd.federation.collect.tokens import TokenKey
+from sqsgd.federation.collect import tokens
+from sqsgd.federation.collect.device import MOST_SEED, check_scheme, check_terms
+from sqsgd.federation.collect.tokens import base64url, read_base64url
 from sqsgd.training import Settings
 
-KEY = "operator.key"
+KEYS = KEY, GATEWAY_KEY, TOKEN_KEY = ("operator.key", "gateway.key", tokens.KEY)
+"""They sign invitations, the keys of the gateway, and tokens."""
 _STUDY, _NONCE, _SIGNATURE = 32, 16, 64
 _CONTEXT = b"sqsgd invitation\0"
 
 
-def new_key(folder: Path) -> str:
-    """Write a new signing key, for its owner alone to read; returns the public key."""
-    private = Ed25519PrivateKey.generate()
-    path = folder / KEY
-    put(prepared(path, private.private_bytes_raw().hex().encode() + b"\n", 0o600), path)
-    return private.public_key().public_bytes_raw().hex()
+def new_keys(folder: Path) -> dict[str, str]:
+    """Write new keys, for their owner alone to read; returns the public ones, as fields of the study."""
+    made = {"token_key": base64url(tokens.new_token_key(folder / TOKEN_KEY).der)}
+    for name, path in (("key", folder / KEY), ("gateway_key", folder / GATEWAY_KEY)):
+        private = Ed25519PrivateKey.generate()
+        put(prepared(path, private.private_bytes_raw().hex().encode() + b"\n"), path)
+        made[name] = private.public_key().public_bytes_raw().hex()
+    return made
 
 
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
-    """The operator's signing key; ValueError if it is another study's."""
+    """A signing key; ValueError if it is missing or another study's."""
     if not path.is_file():
-        raise ValueError(f"{path} does not exist: only the holder of the study's {KEY} can invite")
+        raise ValueError(f"{path} does not exist: only the holder of the study's {path.name} can sign")
     try:
         private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
     except ValueError:
@@ -56,7 +59,7 @@ def invitations(private: Ed25519PrivateKey, study: str, count: int) -> Iterator[
     """New invitations to a study. They are random and not stored, and none reveals its recipient."""
     for _ in range(count):
         content = bytes.fromhex(study) + os.urandom(_NONCE)
-        yield _text(content + private.sign(_CONTEXT + content))
+        yield base64url(content + private.sign(_CONTEXT + content))
 
 
 def invitation_number(invitation: object, study: str, public: str) -> str:
@@ -68,11 +71,8 @@ def invitation_number(invitation: object, study: str, public: str) -> str:
     """
     if not isinstance(invitation, str) or not invitation:
         raise ValueError("this study is for invited devices only, and no invitation was given")
-    try:
-        token = base64.urlsafe_b64decode(invitation.encode() + b"=" * (-len(invitation) % 4))
-    except (binascii.Error, ValueError):
-        raise ValueError("the invitation is not base64url") from None
-    if len(token) != _STUDY + _NONCE + _SIGNATURE or _text(token) != invitation:
+    token = read_base64url("the invitation", invitation)
+    if len(token) != _STUDY + _NONCE + _SIGNATURE:
         raise ValueError("the invitation is not complete")
     content, signature = token[:-_SIGNATURE], token[-_SIGNATURE:]
     if content[:_STUDY] != bytes.fromhex(study):
@@ -84,15 +84,10 @@ def invitation_number(invitation: object, study: str, public: str) -> str:
     return hashlib.blake2b(content, digest_size=16, person=b"sqsgd invite").hexdigest()
 
 
-def _text(token: bytes) -> str:
-    return base64.urlsafe_b64encode(token).decode().rstrip("=")
-
-
 _Content = bytes  # the class below has a field of that name
 STUDY, PAGE, RUN = "study.toml", "page", "run"
 INVITED, OPEN = "invited", "open"
 DRAWN, ONCE = "drawn", "once"
-MOST_SEED = 2**53 - 1  # numbers in JavaScript are exact up to here
 _REQUEST = 1024  # inner requests have a multiple of this many bytes
 
 
@@ -121,6 +116,7 @@ class Study(Settings):
     tokens_per_minute: Annotated[int, "Rate limit of an open study."] = 600
     key: str = ""  # the public key of the invitations (Ed25519, hexadecimal)
     token_key: str = ""  # the public key of the tokens (RFC 9578, base64url)
+    gateway_key: str = ""  # the public key of whoever signs the gateway's keys (Ed25519, hexadecimal)
     # The same in every study, and not in study.toml: a device draws its own noise and keeps no residual.
     secure: bool = field(default=True, init=False)
     track: bool = field(default=False, init=False)
@@ -132,21 +128,13 @@ class Study(Settings):
         super().__post_init__()
         if not self.name.isprintable() or not 1 <= len(self.name) <= 100:
             raise ValueError(f"name = {self.name!r} must be 1 to 100 printable characters")
-        checks.integer("dim", self.dim, 1, 2**24)
         checks.integer("users", self.users, 1, 2**31)
-        checks.integer("reports", self.reports, 1, 1000)
-        checks.integer("rounds", self.rounds, 1, min(self.users * self.reports, 10**6))
-        checks.integer("seed", self.seed, 0, MOST_SEED)
-        for name, known in (("admission", (INVITED, OPEN)), ("visits", (DRAWN, ONCE))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be {' or '.join(known)}")
+        check_terms({**vars(self), "relay": self.relay or None, "request_bytes": _REQUEST})
+        checks.integer("rounds", self.rounds, 1, self.users * self.reports)
+        if self.admission not in (INVITED, OPEN):
+            raise ValueError(f"admission = {self.admission!r} must be {INVITED} or {OPEN}")
         checks.integer("tokens_per_minute", self.tokens_per_minute, 1, 10**7)
-        checks.integer("begins", self.begins, 0, 2**40)
-        checks.real("round_seconds", self.round_seconds, 0.1, 1e9)
         checks.integer("fewest", self.fewest, 0, self.expected)
-        local = self.relay.startswith(("http://127.0.0.1:", "http://localhost:"))
-        if self.relay and not (self.relay.startswith("https://") or local):
-            raise ValueError(f"relay = {self.relay!r} must begin with https://")
 
     @property
     def expected(self) -> int:
@@ -168,8 +156,8 @@ class Study(Settings):
         return self.make_scheme(self.dim, once=True)
 
     @cached_property
-    def tokens(self) -> TokenKey:
-        return TokenKey(base64.urlsafe_b64decode(self.token_key + "=="))
+    def tokens(self) -> tokens.TokenKey:
+        return tokens.TokenKey(read_base64url("token_key", self.token_key))
 
     @cached_property
     def request_bytes(self) -> int:
@@ -185,7 +173,7 @@ class Study(Settings):
         scheme, privacy = self.made_scheme, self.made_scheme.privacy
         same = (
             "name", "bytes", "options", "seed", "bound", "rounds", "visits", "reports", "begins",
-            "round_seconds", "admission", "token_key", "request_bytes",
+            "round_seconds", "admission", "token_key", "gateway_key", "request_bytes",
         )  # fmt: skip
         return {
             "format": 1,
@@ -211,18 +199,17 @@ class Study(Settings):
         write_atomically(folder / STUDY, tomli_w.dumps(self._stored).encode())
 
 
-def make_study(values: Mapping[str, Any], key: str, token_key: bytes = b"") -> Study:
+def make_study(values: Mapping[str, Any]) -> Study:
     """A new study with everything decided, so that no later version decides otherwise."""
     few = {"bytes": min(Study.bytes, 4 * values["dim"])}  # the default never exceeds the whole gradient
-    made = {**few, **values, "key": key, "token_key": _text(token_key)}
-    made["options"] = {"rotation": "round", **made.get("options", {})}
+    made = {**few, **values, "options": {"rotation": "round", **values.get("options", {})}}
     study = _study(made, "the study")
     if study.scheme == "auto":
         study = min(_countable(study), key=lambda each: each.made_scheme.nmse)
-    scheme = study.made_scheme
-    if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact" or not scheme.symbols:
-        lacks = "a study needs a pure local guarantee in exact arithmetic, and reports that can be counted"
-        raise ValueError(f"scheme = {study.scheme!r}: {lacks}; write scheme = 'auto'")
+    try:
+        scheme = check_scheme(study.made_scheme)
+    except ValueError as error:
+        raise ValueError(f"{error}; write scheme = 'auto'") from None
     softmax = study.softmax and study.optimizer == "sgd"
     study = study.fitted(scheme, study.expected, rule="softmax" if softmax else "")
     joining = study.round_seconds if study.visits == DRAWN else 0.0

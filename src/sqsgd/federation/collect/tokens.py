@@ -5,6 +5,8 @@ RSABSSA-SHA384-PSS-Deterministic (RFC 9474) in the formats of Privacy Pass token
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import math
 import secrets
@@ -35,6 +37,19 @@ _SPKI = bytes.fromhex(
     "300b0609608648016503040202a2030201300382010f00"
 )
 _RSA_KEY, _RSA_EXPONENT = bytes.fromhex("3082010a0282010100"), bytes.fromhex("0203010001")
+
+
+def base64url(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def read_base64url(name: str, text: object) -> bytes:
+    """Without padding, in the one spelling; ValueError if it is not."""
+    with contextlib.suppress(ValueError):
+        content = base64.urlsafe_b64decode(f"{text}{'=' * (-len(str(text)) % 4)}")
+        if base64url(content) == text:
+            return content
+    raise ValueError(f"{name} must be base64url without padding")
 
 
 class TokenRefused(ValueError):
@@ -89,9 +104,7 @@ class TokenKey:
 
     def new_blind(self) -> int:
         """A uniform r that has an inverse, from the operating system's randomness."""
-        while math.gcd(r := 1 + secrets.randbelow(self._modulus - 1), self._modulus) != 1:
-            pass
-        return r
+        return _unit(self._modulus)
 
     def request(self, message: bytes, salt: bytes, r: int) -> bytes:
         """The issuer is asked to sign a message; it sees a uniform number, whatever the message."""
@@ -124,11 +137,16 @@ class TokenKey:
             raise TokenRefused("the token's signature is wrong") from None
 
 
-def new_token_key(folder: Path) -> TokenKey:
+def _unit(modulus: int) -> int:
+    while math.gcd(r := 1 + secrets.randbelow(modulus - 1), modulus) != 1:
+        pass
+    return r
+
+
+def new_token_key(path: Path) -> TokenKey:
     """Write a new issuer's key, for its owner alone to read."""
     private = rsa.generate_private_key(_EXPONENT, 2048)
-    content = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    put(prepared(folder / KEY, content, 0o600), folder / KEY)
+    put(prepared(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())), path)
     return TokenKey.of(private)
 
 
@@ -154,21 +172,16 @@ def sign(private: rsa.RSAPrivateKey, blinded: bytes) -> bytes:
     """
     numbers = private.private_numbers()
     p, q, modulus = numbers.p, numbers.q, numbers.public_numbers.n
-    e, value, length = (
-        numbers.public_numbers.e,
-        int.from_bytes(blinded),
-        -(-numbers.public_numbers.n.bit_length() // 8),
-    )
+    e, value, length = numbers.public_numbers.e, int.from_bytes(blinded), -(-modulus.bit_length() // 8)
     if len(blinded) != length or value >= modulus or math.gcd(value, modulus) != 1:
         raise TokenRefused("the blinded message is out of range")
-    while math.gcd(r := 1 + secrets.randbelow(modulus - 1), modulus) != 1:
-        pass
+    r = _unit(modulus)
     hidden = value * pow(r, e, modulus) % modulus
     at_p = pow(hidden % p, numbers.dmp1 + secrets.randbits(64) * (p - 1), p)
     at_q = pow(hidden % q, numbers.dmq1 + secrets.randbits(64) * (q - 1), q)
     root = (at_q + q * (numbers.iqmp * (at_p - at_q) % p)) * pow(r, -1, modulus) % modulus
     if pow(root, e, modulus) != value:
-        raise ArithmeticError("the signature is wrong: this machine miscalculates")
+        raise ArithmeticError("the signature is wrong: this machine computed it incorrectly")
     return root.to_bytes(length)
 
 

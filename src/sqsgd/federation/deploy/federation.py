@@ -28,12 +28,18 @@ class Federation:
     nodes: Annotated[int, "Number of nodes.", 1, 1000] = 3
     rounds: Annotated[int, "Number of rounds.", 1, 10**6] = 20
     scheme: Annotated[str, "See sqsgd schemes; auto: the best for these rounds."] = "auto"
-    epsilon: Annotated[float, "Privacy budget of one report.", 0.01, 1e5] = 400.0
-    bytes: Annotated[int, "Bytes for the packed codes of one report.", 1, 2**31] = 256
+    unit: Annotated[str, "client; or record: epsilon is of all rounds."] = "client"
+    epsilon: Annotated[float, "Budget of one report; per record, of the whole training.", 0.01, 1e5] = 400.0
+    delta: Annotated[float, "Per record: delta of the whole training.", 1e-30, 0.1] = 1e-5
+    records: Annotated[int, "Per record: public number of a node's records; 0: unknown.", 0, 2**40] = 0
+    bytes: Annotated[int, "Bytes for the packed codes of one report; 0: chosen by init.", 0, 2**31] = 0
     max_epsilon: Annotated[float, "Cap of each node's ledger.", 0.0, 1e12] = 0.0  # 0: the cost of all rounds
     dataset: Annotated[str, "The dataset, divided among the nodes."] = "mnist5k"
     model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
-    lr: Annotated[float, "Learning rate; 0: computed from the budget.", 0.0, 1e6] = 0.0
+    stop_at_epsilon: Annotated[float, "End before a node would have spent more; 0: never.", 0.0, 1e12] = 0.0
+    evaluation_epsilon: Annotated[float, "Per record: of one evaluation at nodes; 0: none.", 0.0, 1e5] = 0.0
+    evaluation_records: Annotated[int, "Public number of a node's test records.", 0, 2**40] = 0
+    lr: Annotated[float, "Learning rate; 0 computes it from the budget.", 0.0, 1e6] = 0.0
     seed: Annotated[int, "Seed of the public randomness.", 0, 2**63 - 1] = 0
     min_nodes: Annotated[int, "Nodes that a round waits for; 0: more than half."] = 0
     min_answers: Annotated[int, "A round with fewer does not change the model; 0: half of those asked."] = 0
@@ -51,9 +57,11 @@ class Federation:
             kind, _, *limits = get_args(hint)
             if limits:
                 check: Any = checks.integer if kind is int else checks.real
-                check(name, getattr(self, name), *limits)
+                object.__setattr__(self, name, check(name, getattr(self, name), *limits))  # of that type
         if self.scheme != "auto":
             check_name("scheme", self.scheme)
+        if self.unit not in ("client", "record"):
+            raise ValueError(f"unit = {self.unit!r} must be one of client, record")
         for name in ("min_nodes", "min_answers"):
             checks.integer(name, getattr(self, name), 0, self.nodes)
         for name in ("dataset", "model"):
@@ -68,7 +76,11 @@ class Federation:
 
     @property
     def cap(self) -> float:
-        return self.max_epsilon or total(self.epsilon, self.rounds)
+        return self.max_epsilon or (self.epsilon if self.per_record else total(self.epsilon, self.rounds))
+
+    @property
+    def per_record(self) -> bool:
+        return self.unit == "record"
 
     @property
     def local(self) -> bool:
@@ -82,12 +94,10 @@ class Federation:
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
         """The configuration of the Flower app: the keys of its pyproject.toml."""
-        same = {"scheme", "bytes", "seed", "dataset", "model", "min_answers", "evaluate_every"}
-        floats = {"epsilon", "lr", "round_timeout", "wait_timeout"}  # Flower insists on the type
-        values = {name: getattr(self, name) for name in same}
-        values |= {name: float(getattr(self, name)) for name in floats}
+        other = {"hosts", "port", "link_port", "nodes", "rounds", "max_epsilon", "min_nodes"}
+        values = {key: value for key, value in vars(self).items() if key not in other}
         return {
-            **{name.replace("_", "-"): value for name, value in values.items()},
+            **{key.replace("_", "-"): value for key, value in values.items()},
             "num-server-rounds": self.rounds,
             "clients-per-round": 0,
             "min-nodes": self.min_nodes or self.nodes // 2 + 1,

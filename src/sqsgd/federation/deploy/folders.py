@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -23,6 +24,10 @@ from sqsgd.federation.deploy.federation import NAME, Federation, load_federation
 from sqsgd.federation.deploy.node import create_ledger, free_port
 from sqsgd.federation.node.policy import Policy, Refused
 from sqsgd.federation.node.server import FederationSettings, make_request
+from sqsgd.training.settings import USUAL_BYTES
+
+_EXAMPLES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+_ASKED = ("epsilon", "bytes", "scheme", "lr", "seed", "rounds", "unit", "delta", "records")
 
 
 def node_folders(folder: Path) -> list[Path]:
@@ -30,16 +35,18 @@ def node_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def check_settings(federation: Federation) -> None:
-    """Raise ValueError if every node would refuse what the built-in app asks with these settings.
+def check_settings(federation: Federation) -> Federation:
+    """The settings with the bytes that were left to choose; ValueError if every node would refuse them.
 
     The model and the data of a user's own factory are not made, and data may be on other machines only.
     """
     from sqsgd.learning.datasets import load_dataset
     from sqsgd.learning.factories import is_factory_name
+    from sqsgd.learning.features import extracted, extractor_and_model
     from sqsgd.learning.models import make_model
 
-    dim, settings = 1 << 20, tomllib.loads(templates.node_settings(federation, 0))
+    dim = 1 << 20
+    settings = tomllib.loads(templates.node_settings(replace(federation, bytes=2**31 - 1), 0))
     policy = Policy.of({**settings, "state-dir": "/"}, simulation=False)
     own = is_factory_name(federation.dataset) or is_factory_name(federation.model)
     try:
@@ -48,24 +55,29 @@ def check_settings(federation: Federation) -> None:
             if (examples := len(data.train_inputs) // federation.nodes) < policy.min_batch:
                 part = f"each has {examples} examples of {federation.dataset}"
                 raise ValueError(f"nodes = {federation.nodes}: {part}, and min-batch is {policy.min_batch}")
-            model = make_model(federation.model, data.classes, data.in_shape)
+            features, name = extractor_and_model("", federation.model)
+            few = replace(data, **{key: getattr(data, key)[:2] for key in _EXAMPLES}, owners=None)
+            shape = (extracted(few, features) if features else few).in_shape
+            model = make_model(name, data.classes, shape, intercept=not features)
             dim = sum(weights.numel() for weights in model.parameters())
     except FileNotFoundError as error:
         if federation.local:
             raise ValueError(str(error)) from None
         own = True
-    same = {key: getattr(federation, key) for key in ("epsilon", "bytes", "scheme", "lr")}
-    asked = FederationSettings(**same, seed=federation.seed, sends="gradient")
+    same: dict[str, Any] = {key: getattr(federation, key) for key in _ASKED}
+    asked = FederationSettings(**same, sends="gradient")
     try:
         scheme = asked.make_scheme(dim, visits=federation.rounds)
         task = Task(round=0, client=0, seed=asked.seed, dim=dim, bound=1.0)
         fitted = asked.for_rounds(scheme, clients=federation.nodes, rounds=federation.rounds)
         policy.scheme(make_request(scheme, fitted, task, "init", ""))
+        return federation if own else replace(federation, bytes=fitted.bytes)
     except Refused as error:
         raise ValueError(f"every node would refuse: {error}") from None
     except ValueError:
         if not own:  # the size of another model is not known here
             raise
+        return federation
 
 
 def write_federation(folder: Path, federation: Federation, days: int) -> Path:
@@ -86,6 +98,10 @@ def write_federation(folder: Path, federation: Federation, days: int) -> Path:
         raise ValueError(f"{folder} is a file; name a new folder")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} exists and is not empty: choose another folder; nothing was written")
+    if not federation.bytes:
+        if federation.per_record:
+            raise ValueError("bytes = 0: the size of this model is not known here; give --bytes")
+        federation = replace(federation, bytes=USUAL_BYTES)
     port, link = (free_port(), free_port()) if federation.local else (8000, 8001)
     federation = replace(federation, port=federation.port or port, link_port=federation.link_port or link)
     with _new_folder(folder) as building:

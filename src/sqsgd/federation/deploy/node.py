@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from sqsgd._internal import checks, files
+from sqsgd._internal import files
 from sqsgd._internal.files import read_toml
 from sqsgd.federation.deploy.certificates import expiry, pem_of_openssh
-from sqsgd.federation.node.policy import KEYS, Policy, Refused
+from sqsgd.federation.node.policy import KEYS, PER_RECORD, Policy, Refused
 from sqsgd.privacy.ledger import Ledger, tip_path
 
 NAME = "node.conf"
@@ -60,8 +60,8 @@ def create_ledger(node: Path) -> Ledger:
     path, witness = Path(settings["state-dir"]) / "ledger", settings.get("witness")
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        cap = checks.positive("max-epsilon", settings.get("max-epsilon"))
-        return Ledger.create(path, max_epsilon=cap, witness=witness)
+        policy = Policy.of(_checked_settings(node), simulation=False)
+        return Ledger.create(path, max_epsilon=policy.max_epsilon, delta=policy.delta, witness=witness)
     if witness is None or Path(witness).exists():
         raise ValueError(f"{path} exists{' and has its witness' if witness else ''}: nothing was created")
     Ledger(path)  # refuses if it is damaged: its own tip is what a new witness records
@@ -73,16 +73,17 @@ def top_up(node: Path, epsilon: float) -> Ledger:
     """Add to a node's cap, in its ledger and in node.conf, which a node reads when it starts."""
     settings, path = _checked_settings(node), node / NAME
     ledger = Ledger(Path(settings["state-dir"]) / "ledger", witness=settings.get("witness"))
-    if settings["max-epsilon"] < ledger.max_epsilon:
+    key = PER_RECORD if PER_RECORD in settings else "max-epsilon"
+    if settings[key] < ledger.max_epsilon:
         raise ValueError(
-            f"{path}: max-epsilon = {settings['max-epsilon']:g} was lowered below the ledger's cap, "
+            f"{path}: {key} = {settings[key]:g} was lowered below the ledger's cap, "
             f"{ledger.max_epsilon:g}: raise it there"
         )
-    text, line = path.read_text(), re.compile(r"(?m)^max-epsilon *=.*$")
+    text, line = path.read_text(), re.compile(rf"(?m)^{key} *=.*$")
     if len(line.findall(text)) != 1:
-        raise ValueError(f"{path} must have one line that begins with max-epsilon=")
+        raise ValueError(f"{path} must have one line that begins with {key}=")
     ledger.top_up(epsilon)
-    files.put(files.prepared(path, line.sub(f"max-epsilon={ledger.max_epsilon!r}", text).encode()), path)
+    files.put(files.prepared(path, line.sub(f"{key}={ledger.max_epsilon!r}", text).encode()), path)
     return ledger
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from sqsgd.federation.deploy.federation import Federation
-from sqsgd.federation.node.policy import DEFAULT_SCHEMES
+from sqsgd.federation.node.policy import DEFAULT_SCHEMES, PER_RECORD
+from sqsgd.training.settings import RECORD
 
 MIN_BATCH = 32  # the ready app's own batch
 SERVER_PARTS = ("superlink", "superexec", "nginx")
@@ -119,16 +120,11 @@ def node_settings(federation: Federation, index: int) -> str:
     return f"""\
 # The owner's settings, in TOML, read when the node starts. Nothing that a server sends can change them.
 
-# The total epsilon that this node may spend, ever. It can be lowered here; `sqsgd ledger top-up` raises it.
-max-epsilon={float(federation.cap)!r}
-# The most epsilon that one report may spend, and the most bytes of codes in it. At 20,000 and 25,000 a server
-# that asks for a small batch can see the examples in it.
-max-epsilon-per-report={float(federation.epsilon)!r}
-max-bytes={federation.bytes}
+{_cap(federation)}max-bytes={federation.bytes}
 # The smallest batch that the server may ask an app for, where its configuration names one.
 min-batch={MIN_BATCH}
 # The schemes that this node answers with.
-schemes="{",".join(DEFAULT_SCHEMES) if federation.scheme == "auto" else federation.scheme}"
+schemes="{_schemes(federation)}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}-state"
 # Answer nothing if the ledger is missing: a lost folder, or a disk that is not mounted, would become a new
@@ -142,6 +138,32 @@ require-ledger=true
 partition-id={index}
 num-partitions={federation.nodes}
 {code}"""
+
+
+def _cap(federation: Federation) -> str:
+    if federation.per_record:
+        return f"""\
+# The (epsilon, delta) that this node may spend on each of its records, ever. It can be lowered here;
+# `sqsgd ledger top-up` raises it. Reports hide single records, and not what all records have in common.
+{PER_RECORD}={float(federation.cap)!r}
+delta={federation.delta!r}
+# How much of it evaluations may spend: the number of correct predictions, with noise. Default: 0.
+# evaluation-epsilon-per-record=0.1
+# The most bytes of codes in a report.
+"""
+    return f"""\
+# The total epsilon that this node may spend, ever. It can be lowered here; `sqsgd ledger top-up` raises it.
+max-epsilon={float(federation.cap)!r}
+# The most epsilon that one report may spend, and the most bytes of codes in it. At 20,000 and 25,000 a server
+# that asks for a small batch can see the examples in it.
+max-epsilon-per-report={float(federation.epsilon)!r}
+"""
+
+
+def _schemes(federation: Federation) -> str:
+    if federation.scheme != "auto":
+        return federation.scheme
+    return RECORD if federation.per_record else ",".join(DEFAULT_SCHEMES)
 
 
 def procfile(nodes: list[str]) -> str:

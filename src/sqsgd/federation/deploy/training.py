@@ -25,6 +25,7 @@ from sqsgd.federation.deploy.federation import Federation, load_federation
 from sqsgd.federation.deploy.folders import node_folders, server_folder, write_known_keys
 from sqsgd.federation.deploy.node import QUIET, read_node_config
 from sqsgd.federation.flower import app_folder
+from sqsgd.federation.node.policy import PER_RECORD
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.training.run_folder import read_lines
 
@@ -223,7 +224,8 @@ def node_status(node: Path) -> dict[str, Any]:
         settings = read_node_config(node)
         state = Path(settings["state-dir"])
         ledger = Ledger(state / "ledger", witness=settings.get("witness"))
-        cap = min(ledger.max_epsilon, settings.get("max-epsilon", 0.0))
+        cap = min(ledger.max_epsilon, settings.get(PER_RECORD, settings.get("max-epsilon", 0.0)))
+        found["unit"] = ledger.unit
         found["epsilon_spent"], found["epsilon_cap"] = rounded_up(ledger.spent), cap
         found["epsilon_left"] = max(0.0, rounded_down(Fraction(cap) - ledger.spent))
         found["ledger"] = ledger.interrupted or "good"

@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqsgd.federation.flower.mod import ClientApp, SqsgdMod
+    from sqsgd.federation.flower.mod import ClientApp, SqsgdMod, correct_report, record_report
     from sqsgd.federation.flower.strategy import SqsgdStrategy
     from sqsgd.federation.node.answer import Simulation
     from sqsgd.federation.node.server import FederationSettings
 
-__all__ = ["ClientApp", "FederationSettings", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder"]
+__all__ = [
+    "ClientApp", "FederationSettings", "Simulation", "SqsgdMod", "SqsgdStrategy", "app_folder",
+    "correct_report", "record_report",
+]  # fmt: skip
 _HOMES = {
     "ClientApp": "flower.mod",
     "FederationSettings": "node.server",
     "Simulation": "node.answer",
     "SqsgdMod": "flower.mod",
     "SqsgdStrategy": "flower.strategy",
+    "correct_report": "flower.mod",
+    "record_report": "flower.mod",
 }
 
 

@@ -96,6 +96,8 @@ class Round:
     invalid: list[int] = field(default_factory=list)
     """Nodes that sent nothing, or something other than a report or a refusal."""
     record: Record | None = None
+    model: Any = None
+    """The model as it is sent, and its digest."""
     down: dict[int, int] = field(default_factory=dict)
     """Bytes of the model and request to each node, unless they could not be sent."""
 
@@ -105,7 +107,7 @@ class Round:
         content = message.content
         self.down[node] = sum(content[name].count_bytes() for name in (wire.REQUEST, wire.MODEL))
 
-    def sort(self, scheme: Scheme, answers: Iterable[Answer]) -> None:
+    def judge(self, scheme: Scheme, answers: Iterable[Answer]) -> None:
         """Fill in the accepted and rejected answers. No reply can raise, and none counts twice."""
         found: dict[int, Columns | str] = {}
         for answer in answers:

@@ -21,7 +21,8 @@ from sqsgd.federation.flower import wire
 from sqsgd.federation.node import policy as policies
 from sqsgd.federation.node.answer import FolderState, Kept, Node, NodeState, Simulation
 from sqsgd.federation.node.policy import Policy, Refused
-from sqsgd.federation.node.request import Request
+from sqsgd.federation.node.records import asked_for_records, count_correct, sum_records
+from sqsgd.federation.node.request import EVALUATION, Request
 from sqsgd.federation.node.structure import Structure
 
 _REFUSED, _FAILED = 6, 2  # Flower's MOD_FAILED_PRECONDITION and CLIENT_APP_RAISED_EXCEPTION
@@ -92,7 +93,7 @@ class SqsgdMod:
     def _answer(self, msg: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
         request = wire.read_request(msg.content.get(wire.REQUEST))
         kind, _, _ = msg.metadata.message_type.partition(".")
-        if kind != "train":
+        if kind != ("evaluate" if request.purpose == EVALUATION else "train"):
             raise Refused(f"a message of type {kind!r}: its answer would reveal data in the clear")
         policy, state = self._policy_and_state(context, request)
         run, number = context.run_id, context.node_id
@@ -123,6 +124,8 @@ class SqsgdMod:
         reply = call_next(msg, context)
         if reply.has_error():
             raise RuntimeError(f"the app answered with an error: {reply.error}")
+        if asked_for_records():
+            return weights
         records = reply.content.array_records
         if wire.GRADIENT in records:
             return structure.flatten(wire.arrays_of(records[wire.GRADIENT]))
@@ -130,6 +133,27 @@ class SqsgdMod:
             raise ValueError(f"the app's reply holds {len(records)} ArrayRecords; it must hold one")
         (after,) = records.values()
         return weights - structure.flatten(wire.arrays_of(after))
+
+
+def record_report(msg: Message, model: Any, loss: Any, inputs: Any, labels: Any) -> Message:
+    """An app's answer to ``msg``, for privacy per record; docs/flower.md has an example.
+
+    The node draws from the rows of ``inputs`` and ``labels``, which are all of its records, sets the round's
+    weights in ``model``, a module without layers that mix records, and adds up the gradients of ``loss``,
+    which may be what ``sqsgd.record_sum`` takes. If anything is wrong, noise leaves, and the owner's log says
+    why: ``sqsgd.federation.node.records.sum_records``.
+    """
+    sum_records(model, loss, inputs, labels)
+    return Message(RecordDict(), reply_to=msg)
+
+
+def correct_report(msg: Message, model: Any, inputs: Any, labels: Any) -> Message:
+    """An app's answer to an evaluation per record: how many of these labels ``model`` gets right, with noise.
+
+    The node sets the round's weights in ``model``, a classifier.
+    """
+    count_correct(model, inputs, labels)
+    return Message(RecordDict(), reply_to=msg)
 
 
 class ClientApp(flwr.clientapp.ClientApp):

@@ -7,22 +7,25 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from sqsgd.federation.flower import wire
-from sqsgd.federation.flower.mod import SqsgdMod
+from sqsgd.federation.flower.mod import SqsgdMod, correct_report, record_report
 from sqsgd.federation.node.policy import Policy, Refused
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.factories import is_factory_name
+from sqsgd.learning.features import extracted, extractor_and_model
 from sqsgd.learning.models import make_model
 from sqsgd.learning.problem import LearningProblem, make_problem
+from sqsgd.training.settings import RECORD
 
 _KEYS = ("dataset", "model", "batch", "seed")
 _OPTIONS = (
     "scheme", "epsilon", "bytes", "lr", "seed", "clients-per-round", "once", "reports", "min-answers",
-    "wait-timeout", "evaluate-every", "resume",
+    "wait-timeout", "evaluate-every", "resume", "unit", "delta", "stop-at-epsilon", "evaluation-epsilon",
 )  # fmt: skip
 
 
@@ -37,7 +40,9 @@ _data = lru_cache(maxsize=2)(load_dataset)
 @lru_cache(maxsize=2)
 def _problem(dataset: str, model: str, batch: int, seed: int, parts: int) -> LearningProblem:
     data, division = _data(dataset), {"clients": parts, "partition_scheme": "iid", "participants": None}
-    made = make_model(model, data.classes, data.in_shape, seed)
+    features, model = extractor_and_model("", model)
+    data = extracted(data, features) if features else data
+    made = make_model(model, data.classes, data.in_shape, seed, intercept=not features)
     return make_problem(data, made, batch=batch, seed=seed, workers=1, **division)  # type: ignore[arg-type]
 
 
@@ -93,10 +98,24 @@ client_app = ClientApp(mods=[SqsgdMod(check=check)])
 def train(msg: Message, context: Context) -> Message:
     partition, parts = _part(context)
     _check_examples(context, parts)
+    asked, problem = wire.read_request(msg.content[wire.REQUEST]), problem_of(context.run_config, parts)
+    if asked.scheme == RECORD:
+        mine = problem.taker(partition)(np.arange(len(problem.parts[partition])))
+        return record_report(msg, problem.model, problem.objective, *mine)
     weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
-    round = wire.read_request(msg.content[wire.REQUEST]).task.round
-    _, gradient = next(problem_of(context.run_config, parts).gradients(weights, round, [partition]))
+    _, gradient = next(problem.gradients(weights, asked.task.round, [partition]))
     return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+
+
+@client_app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """The number of correct predictions for the node's part of the test examples."""
+    partition, parts = _part(context)
+    problem = problem_of(context.run_config, parts)
+    data = problem.dataset
+    return correct_report(
+        msg, problem.model, data.test_inputs[partition::parts], data.test_labels[partition::parts]
+    )
 
 
 server_app = ServerApp()
@@ -107,19 +126,24 @@ def main(grid: Grid, context: Context) -> None:
     from sqsgd.federation.flower.strategy import SqsgdStrategy  # nodes do not load it
 
     config: dict[str, Any] = dict(context.run_config)
-    problem = problem_of(config, 1)
+    problem, nodes = problem_of(config, 1), config["min-nodes"]
+    if config["unit"] == "record":
+        problem.check_records()
 
-    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+    def measure(_: int, arrays: ArrayRecord) -> MetricRecord:
         accuracy, loss = problem.evaluate(arrays["weights"].numpy())
         return MetricRecord({"accuracy": accuracy, "test_loss": loss})
 
     options = {key.replace("-", "_"): config[key] for key in _OPTIONS}
-    options |= {"min_available_nodes": config["min-nodes"], "sends": "gradient"}
+    options |= {"min_available_nodes": nodes, "sends": "gradient"}
+    options |= {"records": float(config["records"]), "evaluation_records": config["evaluation-records"]}
+    if config["unit"] == "record" and extractor_and_model("", config["model"])[0]:
+        options["rule"] = "softmax"
     strategy = SqsgdStrategy(out=config["out"] or None, **options)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({"weights": Array(problem.initial())}),
         num_rounds=config["num-server-rounds"],
         timeout=config["round-timeout"],
-        evaluate_fn=evaluate,
+        evaluate_fn=measure,
     )

@@ -129,13 +129,13 @@ def _record(strategy: SqsgdStrategy, folder: Path) -> Record:
         client = last.tasks[int(entry["node"])].client
         raise RuntimeError(f"round {last.state.round}: client {client}: {entry['reason']}")
     assert last.record is not None  # noqa: S101
-    losses = []
+    losses = [np.empty(0)]
     for task, _, _ in last.reports:
         note = json.loads(_note_file(folder / "clients", task.client).read_text())
         if note["round"] != task.round:
             raise RuntimeError(f"client {task.client} left a note of round {note['round']}, not {task.round}")
-        losses.append(note["loss"])
-    return dataclasses.replace(last.record, loss=float(np.mean(losses)))
+        losses.append(note["losses"])
+    return dataclasses.replace(last.record, loss=float(np.mean(np.concatenate(losses))))
 
 
 def virtual_clients(
@@ -151,6 +151,7 @@ def virtual_clients(
     from sqsgd.federation.flower import wire
     from sqsgd.federation.flower.mod import SqsgdMod
     from sqsgd.federation.node.answer import Simulation
+    from sqsgd.federation.node.records import sum_records
 
     home, text = (folder / "clients").resolve(), json.dumps(dataclasses.asdict(config))
     mod = SqsgdMod(simulation=Simulation(seed=None if config.secure else config.seed, folder=home))
@@ -160,9 +161,15 @@ def virtual_clients(
         task = wire.read_request(msg.content[wire.REQUEST]).task
         weights = msg.content.array_records[wire.MODEL]["weights"].numpy()
         user = task.client if order is None else int(_cohort(order, task.round)[task.client])
-        loss, gradient = next(_problem(text, load_problem).gradients(weights, task.round, [user]))
-        _note_file(home, task.client).write_text(json.dumps({"round": task.round, "loss": loss}))
-        return Message(RecordDict({wire.GRADIENT: ArrayRecord({"weights": Array(gradient)})}), reply_to=msg)
+        problem, sent = _problem(text, load_problem), RecordDict()
+        if config.per_record:
+            examples = problem.taker(user)(np.arange(len(problem.parts[user])))
+            losses = sum_records(problem.model, problem.objective, *examples, random=problem.random).tolist()
+        else:
+            loss, gradient = next(problem.gradients(weights, task.round, [user]))
+            losses, sent[wire.GRADIENT] = [loss], ArrayRecord({"weights": Array(gradient)})
+        _note_file(home, task.client).write_text(json.dumps({"round": task.round, "losses": losses}))
+        return Message(sent, reply_to=msg)
 
     app.train()(train)
     return app
@@ -179,5 +186,5 @@ def _problem(text: str, load_problem: Callable[[RunConfig], LearningProblem]) ->
 
 
 def _note_file(home: Path, client: int) -> Path:
-    """A client's loss, on the experimenter's disk; it is not part of a report."""
+    """The losses of a client's examples, on the experimenter's disk; it is not part of a report."""
     return home / str(client) / "last.json"

@@ -21,13 +21,24 @@ from sqsgd import training
 from sqsgd._internal import checks
 from sqsgd._internal.exact import total
 from sqsgd._internal.files import worded
+from sqsgd.core import Scheme
+from sqsgd.core.task import Task
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
 from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
 from sqsgd.federation.node.policy import LEDGER, SPENT
-from sqsgd.federation.node.server import FederationSettings, NoAnswers, make_request, nothing_trained
+from sqsgd.federation.node.request import EVALUATION
+from sqsgd.federation.node.server import (
+    Evaluation,
+    FederationSettings,
+    NoAnswers,
+    make_request,
+    nothing_trained,
+)
 from sqsgd.federation.node.structure import untrained
+from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.planner import outlook
+from sqsgd.privacy.record_plan import record_warnings
 from sqsgd.training import RunConfig, Settings
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 from sqsgd.training.run_folder import RunFolder
@@ -49,7 +60,8 @@ class SqsgdStrategy(Strategy):
 
     Args:
       settings: what nodes are asked for and how the server steps; or its fields as keywords, such as
-        ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``.
+        ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``; with ``unit = "record"`` also
+        ``delta`` and ``records``.
       clients_per_round: nodes asked in a round; 0: ``fraction_train`` of the connected ones.
       once: no node is asked in two rounds of a pass, and requests name secret slots, not nodes.
       reports: passes through all nodes, each in another secret order; more than 1 implies ``once``.
@@ -58,6 +70,11 @@ class SqsgdStrategy(Strategy):
       min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
       wait_timeout: seconds to wait for enough connected nodes.
       evaluate_every: rounds between calls of ``evaluate_fn``.
+      stop_at_epsilon: end before a round after which a node would have spent more; 0: never. Per record it
+        is the epsilon at ``delta``.
+      evaluation_epsilon: ask nodes once, after the last round, how many of their test records the model gets
+        right, with noise for this epsilon per record; 0: no. Nodes whose owner allows none refuse.
+      evaluation_records: the public number of a node's test records by which its answer is divided.
       out: absolute path of a folder for metrics, checkpoints, model and summary; None: on a server of
         ``sqsgd deploy``, the folder of its run, and otherwise none.
       resume: continue from the checkpoint in ``out``, if there is one.
@@ -80,6 +97,9 @@ class SqsgdStrategy(Strategy):
         min_answers: int = 0,
         wait_timeout: float = 600.0,
         evaluate_every: int = 1,
+        stop_at_epsilon: float = 0.0,
+        evaluation_epsilon: float = 0.0,
+        evaluation_records: int = 0,
         out: Path | str | None = None,
         resume: bool = False,
         **keywords: Any,
@@ -99,6 +119,11 @@ class SqsgdStrategy(Strategy):
         self.min_answers = checks.integer("min-answers", min_answers, 0, 2**31)
         self.wait_timeout = checks.positive("wait-timeout", wait_timeout)
         self.evaluate_every = checks.integer("evaluate-every", evaluate_every, 1, 2**31)
+        self.stop_at_epsilon = checks.real("stop_at_epsilon", stop_at_epsilon, 0.0, 1e12)
+        self.evaluation: Evaluation | None = None
+        if evaluation_epsilon or evaluation_records:
+            delta, records = self.asked_for.delta, evaluation_records
+            self.evaluation = Evaluation(epsilon=evaluation_epsilon, delta=delta, records=records)
         if out is None and (deployed := os.environ.get(RUN)):
             run = json.loads(Path(deployed).read_text())
             out, resume = run["out"], run["resume"]
@@ -125,12 +150,15 @@ class SqsgdStrategy(Strategy):
         expected = self._size(nodes)
         self.structure, weights = wire.flatten_record(arrays)
         checks.vector("the model's weights", weights, self.structure.dim)
-        for note in untrained(self.structure):
+        for note in untrained(self.structure, per_record=self.asked_for.unit == "record"):
             _LOG.warning("sqsgd: %s", note)
         apart = max(1.0, nodes / max(1, expected))
         often = {"visits": (self.rounds or USUAL_ROUNDS) / apart, "apart": apart}
-        self.scheme = self.asked_for.make_scheme(self.structure.dim, **often, once=self.once)
-        self.settings = self.asked_for.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
+        asked = replace(self.asked_for, rounds=self.rounds)
+        self.scheme = asked.make_scheme(self.structure.dim, **often, once=self.once)
+        self.settings = asked.for_rounds(self.scheme, clients=expected, rounds=self.rounds)
+        if 0 < self.stop_at_epsilon < (least := spent(self.scheme.privacy, 1)):
+            raise ValueError(f"stop_at_epsilon = {self.stop_at_epsilon:g}: one round costs {least:.4g}")
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
         if self.folder is None:
@@ -151,12 +179,18 @@ class SqsgdStrategy(Strategy):
         self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
-        epsilon, reports = self.scheme.privacy.epsilon, self.reports if self.once else self.rounds
-        spent = f"; {reports} reports of a node spend {total(epsilon, reports):g}"
-        spent = spent if self.scheme.privacy.is_private else ""
+        scheme, reports = self.scheme, self.reports if self.once else self.rounds
+        privacy = scheme.privacy
+        whose = f" per record, at delta = {privacy.delta:g}" if scheme.sums_records else ""
+        whole = f"; {reports} reports of a node spend {spent(privacy, reports):g}{whose}"
         text = "sqsgd: scheme %s: a report has %d bytes and epsilon %g%s"
-        _LOG.info(text, self.scheme.name, self.scheme.bits // 8, epsilon, spent)
-        if self.rounds and (problem := outlook(self.scheme, clients, self.rounds, self.settings.bound)):
+        whole = whole if privacy.is_private and reports else ""
+        _LOG.info(text, scheme.name, scheme.bits // 8, spent(privacy, 1), whole)
+        if scheme.sums_records:
+            each = self.settings.records
+            for warning in record_warnings(each, each * privacy.share, privacy.delta) if each else ():
+                _LOG.warning("sqsgd: %s", warning)
+        elif self.rounds and (problem := outlook(self.scheme, clients * self.rounds, self.settings.bound)):
             _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:
@@ -214,19 +248,29 @@ class SqsgdStrategy(Strategy):
             self.prepare(grid, arrays, self.min_available_nodes)
         numbers = self.cohort(grid)
         self.current = Round(state=self.state, started=time.perf_counter())
-        model = wire.model_record(self.structure, self.state.weights)
-        digest = self.structure.digest(self.state.weights)
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
-            asked = make_request(self.scheme, self.settings, task, self.name, digest, **self._slots)
-            request = ConfigRecord(asked.to_fields())
-            content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
-            # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
-            # that the group's name enters.
-            secret = secrets.token_hex(16)
-            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=secret)
-            self.current.asked(node, task, message)
+            self._ask(self.current, self.scheme, node, task, self.name, config, self._slots)
         return self.current.messages
+
+    def _ask(
+        self, round: Round, scheme: Scheme, node: int, task: Task, name: str, config: ConfigRecord, about: Any
+    ) -> None:
+        """Add the message to one node: the request and the model."""
+        if not round.messages:
+            weights = round.state.weights
+            round.model = wire.model_record(self.structure, weights), self.structure.digest(weights)
+        model, digest = round.model
+        asked = make_request(scheme, self.settings, task, name, digest, **about)
+        request = ConfigRecord(asked.to_fields())
+        content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
+        # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
+        # that the group's name enters.
+        secret, kind = secrets.token_hex(16), MessageType.TRAIN
+        if asked.purpose == EVALUATION:
+            kind = MessageType.EVALUATE
+        message = Message(content, dst_node_id=node, message_type=kind, group_id=secret)
+        round.asked(node, task, message)
 
     def cohort(self, grid: Grid) -> Mapping[int, int]:
         """The round's nodes, each with its identity or its slot."""
@@ -255,7 +299,7 @@ class SqsgdStrategy(Strategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Check each answer by itself, reject what is not a valid report, average the rest, and step."""
         last, before = self.current, self.state
-        last.sort(self.scheme, replies)
+        last.judge(self.scheme, replies)
         paid = () if self.by_slot else last.may_have_paid
         if self.order is None:
             self.silent.update(before.round, last.tasks, last.invalid)
@@ -295,18 +339,42 @@ class SqsgdStrategy(Strategy):
             seconds_gradient=None,
             seconds_encode=None,
         )
-        answers = MetricRecord({"answers": len(last.reports)})
+        found = {"epsilon": record.epsilon, "epsilon_total": record.epsilon_total}
+        answers = MetricRecord({"answers": len(last.reports), **found})
         return wire.model_record(self.structure, self.state.weights), answers
+
+    @property
+    def _next_total(self) -> float:
+        """What the node with the most reports will have spent after one more round."""
+        reports = max(self.state.spent.values(), default=0) + 1
+        if self.order is not None:
+            reports = self.state.round // self.order.length + 1 if self.order.length else 1
+        return spent(self.scheme.privacy, reports)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """No messages: what nodes measure never leaves them."""
-        return []
+        """With ``evaluation_epsilon``: a request to each connected node for a count with noise."""
+        if self.evaluation is None:
+            return []
+        name, about = f"{self.name} evaluation", {"purpose": EVALUATION}
+        self.measuring = Round(state=self.state, started=time.perf_counter())
+        for node in wait_for_nodes(grid, 1, self.wait_timeout):
+            task = replace(task_for(node, self.settings, self.state), dim=1, bound=1.0, clip=None)
+            self._ask(self.measuring, self.evaluation.scheme, node, task, name, config, about)
+        return self.measuring.messages
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, as nobody was asked."""
-        return None
+    def aggregate_evaluate(  # type: ignore[override]
+        self, server_round: int, replies: Iterable[Answer]
+    ) -> MetricRecord | None:
+        """The accuracy at the nodes, and the half-width of its interval; None without answers."""
+        if self.evaluation is None:
+            return None
+        self.measuring.judge(self.evaluation.scheme, replies)
+        for entry in self.measuring.rejected:
+            _LOG.warning("sqsgd: no evaluation from node %s: %s", entry["node"], entry["reason"])
+        found = self.evaluation.measured(self.measuring.reports)
+        return MetricRecord({**found}) if found else None
 
     def summary(self) -> None:
         """Nothing: ``prepare`` logs it."""
@@ -351,6 +419,12 @@ class SqsgdStrategy(Strategy):
             if self.state.round == 0:
                 self._measured(0, evaluate_fn, result)
             while self.state.round < self.rounds:
+                if 0 < self.stop_at_epsilon < self._next_total:
+                    text = (
+                        "sqsgd: stopped after %s rounds: another would spend more than stop_at_epsilon = %g"
+                    )
+                    _LOG.info(text, self.state.round, self.stop_at_epsilon)
+                    break
                 config = train_config or ConfigRecord()
                 lines.append(self._one_round(grid, timeout, config, evaluate_fn, result))
                 if self.empty >= MOST_EMPTY_ROUNDS:
@@ -363,8 +437,14 @@ class SqsgdStrategy(Strategy):
                     )
             if problem := nothing_trained(lines):  # before anything is written that would pass for a model
                 raise NoAnswers(problem)
+            config = evaluate_config or ConfigRecord()
+            if messages := self.configure_evaluate(self.state.round, result.arrays, config, grid):
+                answers = exchange(grid, messages, timeout)
+                if found := self.aggregate_evaluate(self.state.round, answers):
+                    result.evaluate_metrics_clientapp[self.state.round] = found
+                    _LOG.info("sqsgd: accuracy at the nodes %(accuracy).4f ± %(accuracy_within).4f", found)
             if self.folder is not None:
-                summary = self._summarise(lines)
+                summary = self._summarise(lines, result)
                 model = wire.arrays_of(result.arrays)
                 self.folder.finish(model, summary, certificate(self.scheme, summary))
             if self.order is not None:
@@ -410,7 +490,7 @@ class SqsgdStrategy(Strategy):
             result.evaluate_metrics_serverapp[number] = measured
         return measured or {}
 
-    def _summarise(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _summarise(self, lines: Sequence[Mapping[str, Any]], result: Result) -> dict[str, Any]:
         about: dict[str, Any] = {
             "task": self.name,
             "answers": sum(line["clients"] for line in lines),
@@ -418,12 +498,15 @@ class SqsgdStrategy(Strategy):
             "rounds_stepped": self.stepped,
             **{name: sum(line[name] for line in lines) for name in ("bytes_up_total", "bytes_down_total")},
         }
+        for found in result.evaluate_metrics_clientapp.values():
+            assert self.evaluation is not None  # noqa: S101 - nobody else asks
+            about["nodes_evaluation"] = {**found, "epsilon": self.evaluation.epsilon}
         if self.order is not None:
             slots = self.rounds * self.clients_per_round
             each: dict[str, Any] = {"seeded": False, "slots": slots, "reports": self.reports}
             about |= about_once(self.scheme, self.order.scope or "round", lines, **each)
             _LOG.info("sqsgd: %s", about["central_note"])
-        settings = replace(self.settings, rounds=self.rounds)
+        settings = replace(self.settings, rounds=self.state.round)  # fewer at stop_at_epsilon
         return summarise(lines, self.scheme, settings, reports=self.reports if self.once else 0, **about)
 
 

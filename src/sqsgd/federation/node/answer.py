@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,15 +18,20 @@ from sqsgd._internal import files
 from sqsgd._internal.checks import Vector
 from sqsgd._internal.exact import total
 from sqsgd.core import Scheme
-from sqsgd.core.random import secure_rng, seeded_rng
+from sqsgd.core.random import Rng, secure_rng, seeded_rng
+from sqsgd.core.task import Task
 from sqsgd.federation.node.policy import Policy, Refused, RoundAnswered, note, shortened
-from sqsgd.federation.node.request import Request
+from sqsgd.federation.node.records import Asked, asking
+from sqsgd.federation.node.request import EVALUATION, Request
 from sqsgd.federation.node.structure import Arrays, Structure
+from sqsgd.mechanisms.gaussian_account import Uses, epsilon_of, spent
 from sqsgd.privacy.ledger import BudgetSpent, Ledger, ReportRefused
 from sqsgd.training import client_step, noise_seed
+from sqsgd.training.settings import RECORD
 
 Compute: TypeAlias = Callable[[Structure, Vector], Vector]
-"""Computes the gradient at the given weights, or these weights minus the trained ones."""
+"""Computes the gradient at the given weights, or these weights minus the trained ones; where a sum of records
+is asked for, its result is not used: see ``records.py``."""
 ZERO_FAILED = "the app failed"
 ZERO_UNENCODED = "the vector cannot be encoded; it may hold infinity or NaN"
 """Why zero was reported, in ``answers.jsonl`` and the owner's status; never told to the server."""
@@ -41,12 +47,17 @@ class Kept:
     residual: Vector | None = None
     answered: int = 1
     """Requests of this training so far."""
+    key: bytes = b""
+    """Per record: of the turns in which records are used."""
+    turn_data: str = ""
+    """A digest of the records that take turns."""
 
     def to_bytes(self) -> bytes:
         """A checksum, one line of JSON, and the residual."""
         shape = None if self.residual is None else self.residual.shape
         about: dict[str, Any] = {"request": self.request.to_fields(), "payload": self.payload.hex()}
         about |= {"residual": shape, "answered": self.answered}
+        about |= {"key": self.key.hex(), "turn_data": self.turn_data}
         residual = b"" if self.residual is None else self.residual.tobytes()
         content = json.dumps(about).encode() + b"\n" + residual
         return hashlib.blake2b(content, digest_size=32).digest() + content
@@ -61,7 +72,8 @@ class Kept:
             residual = np.frombuffer(rest, np.float32).reshape(about["residual"]).copy()
         payload = bytes.fromhex(about["payload"])
         request, answered = Request.from_fields(about["request"]), int(about["answered"])
-        return cls(request=request, payload=payload, residual=residual, answered=answered)
+        turns = {"key": bytes.fromhex(about["key"]), "turn_data": about["turn_data"]}
+        return cls(request=request, payload=payload, residual=residual, answered=answered, **turns)
 
 
 class NodeState(Protocol):
@@ -131,19 +143,38 @@ class FolderState:
                     "docs/deploy.md on lost ledgers"
                 )
             with contextlib.suppress(FileExistsError):  # another process created it first
-                return Ledger.create(path, max_epsilon=policy.max_epsilon, witness=policy.witness)
-        return Ledger(path, witness=policy.witness)
+                own: dict[str, Any] = {"max_epsilon": policy.max_epsilon, "delta": policy.delta}
+                return Ledger.create(path, **own, witness=policy.witness)
+        ledger = Ledger(path, witness=policy.witness)
+        if ledger.delta != policy.delta:
+            raise ReportRefused(
+                f"the cap of {path} is of {ledger.unit}, and the owner's settings have delta = "
+                f"{policy.delta!r}: a ledger keeps its unit; name another state-dir for another"
+            )
+        return ledger
 
     def pay(self, scheme: Scheme, request: Request) -> None:
         if self._policy is None:
             return
         ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
-        whole, cap = Fraction(total(scheme.privacy.epsilon, request.reports)), Fraction(most)
-        left = min(ledger.left, cap - ledger.spent)
-        if request.reports > 1 and whole > left and self.read(request.name) is None:
-            spent = ledger.spent
-            raise BudgetSpent(ledger.path, whole, spent, min(cap, spent + left), "epsilon")
-        ledger.spend_for(scheme, request.task, name=request.name, at_most=most)
+        if request.reports > 1 and self.read(request.name) is None:
+            whole, before = Fraction(total(scheme.privacy.epsilon, request.reports)), ledger.spent
+            cap = min(Fraction(most), before + ledger.left)
+            if whole > cap - before:
+                raise BudgetSpent(ledger.path, whole, before, cap)
+        if request.purpose == EVALUATION:
+            self._check_evaluations(self._policy, ledger, scheme)
+        ledger.spend_for(scheme, request.task, name=request.name, purpose=request.purpose, at_most=most)
+
+    @staticmethod
+    def _check_evaluations(policy: Policy, ledger: Ledger, scheme: Scheme) -> None:
+        """Raise BudgetSpent if all evaluations together would cost more than the owner gives them."""
+        assert policy.delta is not None  # noqa: S101 - Policy.check refuses it otherwise
+        uses = [Uses(rho=Fraction(each.rho)) for each in ledger.entries if each.purpose == EVALUATION]
+        before = Fraction(epsilon_of(uses, policy.delta))
+        after = Fraction(epsilon_of([*uses, Uses(rho=scheme.privacy.rho)], policy.delta))
+        if after > (cap := Fraction(policy.evaluation_epsilon)):
+            raise BudgetSpent(ledger.path, after - before, before, cap, "epsilon of evaluations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,16 +228,50 @@ class Node:
             self._check_terms(request, kept)
             structure, weights = request.received(read_model())
             scheme = request.make_scheme() if self.simulation else self.policy.scheme(request)
+            rng = self._rng(request.task)
+            asked = Asked(
+                request=request, scheme=scheme, structure=structure, weights=weights, rng=rng,
+                warn=self.log.warning, **self._turns(scheme, request, kept),
+            )  # fmt: skip
             # From here on, only the report may depend on data.
             self.state.pay(scheme, request)
-            gradient, failed = self._compute(compute, structure, weights)
-            residual = None if kept is None else kept.residual
-            payload, residual, unfit = self._encode(scheme, request, gradient, residual)
+            gradient, failed = self._compute(compute, asked)
+            payload, residual, unfit = self._encode(asked, gradient, None if kept is None else kept.residual)
             answered = 1 if kept is None else kept.answered + 1
-            self.state.write(Kept(request=request, payload=payload, residual=residual, answered=answered))
-            zero = failed or unfit
-            self._note(request, payload, scheme.privacy.epsilon, **({"zero": zero} if zero else {}))
+            turns: dict[str, Any] = {"key": asked.key, "turn_data": asked.turn_data}
+            self.state.write(
+                Kept(request=request, payload=payload, residual=residual, answered=answered, **turns)
+            )
+            about: dict[str, Any] = {
+                "zero": failed or unfit,
+                "left_out": asked.total.dropped if asked.total else 0,
+            }
+            about = {name: value for name, value in about.items() if value}
+            self._note(request, payload, spent(scheme.privacy, 1), **about)
         return payload
+
+    def _rng(self, task: Task) -> Rng:
+        seed = None if self.simulation is None else self.simulation.seed
+        return secure_rng() if seed is None else seeded_rng(noise_seed(seed, task.round, task.client))
+
+    def _turns(self, scheme: Scheme, request: Request, kept: Kept | None) -> dict[str, Any]:
+        """The key by which records take turns, and a digest of the records that this turn began with."""
+        turns, round = scheme.privacy.turns, request.task.round
+        if turns == 1:
+            return {}
+        if self.simulation is not None and self.simulation.seed is not None:
+            from sqsgd.learning.records import seeded_turns
+
+            return {"key": seeded_turns(self.simulation.seed, request.task.client)}
+        if kept is None:
+            if round % turns:
+                raise Refused(
+                    f"round {round} is not the first of its turn of {turns} rounds, and this node does not "
+                    "know which records were used in the others: it begins with the next turn"
+                )
+            return {"key": secrets.token_bytes(32)}
+        same = kept.request.task.round // turns == round // turns
+        return {"key": kept.key, "turn_data": kept.turn_data if same else ""}
 
     def _check_terms(self, request: Request, kept: Kept | None) -> None:
         """Raise Refused if a request does not fit this node, or the terms that the training began with."""
@@ -221,7 +286,9 @@ class Node:
             raise RoundAnswered(f"round {round} of {name!r}, but {last.task.round} was answered already")
         before, now = ({**vars(each), **vars(each.task)} for each in (last, request))
         own = "reports" if real_slot else "client"  # the number of a slot changes with each pass
-        for key in ("scheme", "bytes", "options", "dim", "seed", "by_slot", own):
+        # Sampled reports are accounted for together, as fixed before the first: docs/proofs/ledger.md.
+        fixed = ("epsilon",) if request.scheme == RECORD else ()
+        for key in ("scheme", "bytes", "options", "dim", "seed", "by_slot", own, *fixed):
             if before[key] != now[key]:
                 raise Refused(
                     f"{key} = {now[key]!r} in round {round}, but the training {name!r} began with "
@@ -233,33 +300,36 @@ class Node:
                 f"report of {name!r}: epsilon cannot rise during a training"
             )
 
-    def _compute(self, compute: Compute, structure: Structure, weights: Vector) -> tuple[Vector, str]:
-        """The gradient, or zero and why, for the owner alone: whether it fails may depend on data."""
+    def _compute(self, compute: Compute, asked: Asked) -> tuple[Any, str]:
+        """The gradient or sum, or zero and why, for the owner alone: whether it fails may depend on data."""
         try:
-            return compute(structure, weights), ""
+            if not asked.scheme.sums_records:
+                return compute(asked.structure, asked.weights), ""
+            with asking(asked):
+                compute(asked.structure, asked.weights)  # its result is not used
+            if asked.total is None:
+                raise ValueError("the app named no records: see record_report in docs/flower.md")
         except KeyboardInterrupt:
             raise
         except BaseException:
             if self.simulation is not None or self.policy.state_dir is None:
                 raise  # a simulation protects nobody, and the experimenter must see the error
             self.log.exception("sqsgd: the app failed; zero is reported, so that the server cannot tell")
-            return np.zeros(structure.dim, np.float32), ZERO_FAILED
+        return (_zero(asked), ZERO_FAILED) if asked.total is None else (asked.total, "")
 
     def _encode(
-        self, scheme: Scheme, request: Request, gradient: Vector, residual: Vector | None
+        self, asked: Asked, gradient: Any, residual: Vector | None
     ) -> tuple[bytes, Vector | None, str]:
         """The report, the new residual, and the reason for a zero report: no error may reveal divergence."""
-        task, scales = request.task, {"alpha": request.alpha, "beta": request.beta}
-        seed = None if self.simulation is None else self.simulation.seed
-        rng = secure_rng() if seed is None else seeded_rng(noise_seed(seed, task.round, task.client))
+        request, scheme, task = asked.request, asked.scheme, asked.request.task
+        scales = {"alpha": request.alpha, "beta": request.beta}
         try:
-            return *client_step(scheme, task, gradient, residual, rng, **scales), ""
+            return *client_step(scheme, task, gradient, residual, asked.rng, **scales), ""
         except Exception as error:  # any: whether it is raised depends on the vector alone
             if self.simulation is not None:
                 raise
             self.log.warning("sqsgd: zero is reported and the residual dropped: %s", error)
-            zero = np.zeros_like(gradient)
-            return *client_step(scheme, task, zero, None, rng, **scales), ZERO_UNENCODED
+            return *client_step(scheme, task, _zero(asked), None, asked.rng, **scales), ZERO_UNENCODED
 
     def _note(self, request: Request, payload: bytes, epsilon: float, **more: object) -> None:
         if self.simulation is not None or self.policy.state_dir is None:
@@ -267,6 +337,7 @@ class Node:
         entry: dict[str, object] = {
             "task": request.name,
             "round": request.task.round,
+            "purpose": request.purpose,
             "scheme": request.scheme,
             "epsilon": epsilon,
             "asked_epsilon": request.epsilon,
@@ -284,3 +355,10 @@ class Node:
             note(self.policy.state_dir, "answers", entry)
         except OSError:  # the report is paid for, and the ledger has it
             self.log.exception("sqsgd: the answer could not be recorded; it is sent anyway")
+
+
+def _zero(asked: Asked) -> Any:
+    """What is reported where nothing can be: an empty sum, or a vector of zeros."""
+    if asked.scheme.sums_records:
+        return asked.scheme.record_sum(asked.request.task)
+    return np.zeros(asked.structure.dim, np.float32)

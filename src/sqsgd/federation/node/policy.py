@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Self
 
 from sqsgd._internal import checks
-from sqsgd.core import Scheme
-from sqsgd.federation.node.request import MalformedRequest, NotAsked, Request
+from sqsgd.core import Privacy, Scheme
+from sqsgd.federation.node.request import TRAINING, MalformedRequest, NotAsked, Request
 from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 from sqsgd.schemes import check_name
+from sqsgd.training.settings import RECORD
 
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")  # a new scheme is not allowed on old nodes
+PER_RECORD = "max-epsilon-per-record"
 ANY_BYTES = 2**37
-_ALIKE = 0.8
+_ALIKE, _MOST_DELTA = 0.8, 0.1
 KEYS = (
     "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
-    "require-ledger", "witness",
+    "require-ledger", "witness", PER_RECORD, "delta", "evaluation-epsilon-per-record",
 )  # fmt: skip
 
 
@@ -55,6 +57,7 @@ class Policy:
     max_epsilon: float
     """The cap of a new ledger, and of any other for as long as it is lower than the ledger's."""
     max_report_epsilon: float
+    """Of one report; per record, where an ε is for a whole training, of one training."""
     schemes: tuple[str, ...]
     state_dir: Path | None
     max_bytes: int = ANY_BYTES
@@ -63,6 +66,10 @@ class Policy:
     """True: a missing ledger stops the node; false: it is created, with a full budget."""
     witness: Path | None = None
     """The ledger's second tip, outside ``state_dir``."""
+    delta: float | None = None
+    """The cap is per record, at this δ; None: it is of pure epsilons."""
+    evaluation_epsilon: float = 0.0
+    """Of all evaluations per record together, a part of the cap; 0: none is answered."""
 
     @classmethod
     def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Self:
@@ -79,9 +86,15 @@ class Policy:
             require = node_config.get("require-ledger", False)
             if not isinstance(require, bool):
                 raise ValueError(f"require-ledger = {require!r} must be true or false")
-            cap, limit = node_config.get("max-epsilon", 1e300), "max-epsilon-per-report"
-            cap = checks.positive("max-epsilon", cap)
-            listed = str(node_config.get("schemes", ",".join(DEFAULT_SCHEMES)))
+            per_record, limit = PER_RECORD in node_config, "max-epsilon-per-report"
+            key = PER_RECORD if per_record else "max-epsilon"
+            cap = checks.positive(key, node_config.get(key, 1e300))
+            delta = _MOST_DELTA if simulation or per_record else None
+            if delta is not None:
+                delta = checks.real("delta", node_config.get("delta", delta), 1e-30, _MOST_DELTA)
+            known = (*(() if per_record else DEFAULT_SCHEMES), *(() if delta is None else [RECORD]))
+            evaluation = node_config.get("evaluation-epsilon-per-record", cap if simulation else 0.0)
+            listed = str(node_config.get("schemes", ",".join(known)))
             schemes = tuple(name.strip() for name in listed.split(",") if name.strip())
             for name in schemes:
                 check_name("schemes", name)
@@ -94,6 +107,8 @@ class Policy:
                 state_dir=folder,
                 require_ledger=require,
                 witness=witness,
+                delta=delta,
+                evaluation_epsilon=checks.real("evaluation-epsilon-per-record", evaluation, 0.0, cap),
             )
         except ValueError as error:
             raise Refused(f"this node's configuration: {error}") from None
@@ -128,10 +143,12 @@ class Policy:
     def check(self, scheme: Scheme, request: Request) -> None:
         """Raise Refused unless the scheme is the one stated and spends no more than stated."""
         privacy = scheme.privacy
-        if not privacy.is_pure_local:
+        if privacy.notion == "record":
+            self._check_record(privacy, request)
+        elif not privacy.is_pure_local or request.purpose != TRAINING:
             raise Refused(
                 f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
-                f"and delta = {privacy.delta!r}; a node sends pure local reports only"
+                f"and delta = {privacy.delta!r}; a node sends pure local reports, or reports per record"
             )
         if privacy.arithmetic != "exact":
             raise Refused(
@@ -149,15 +166,34 @@ class Policy:
                 f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
             )
 
+    def _check_record(self, privacy: Privacy, request: Request) -> None:
+        if self.delta is None:
+            raise Refused(f"the owner of this node has set no cap per record: {PER_RECORD} and delta")
+        if privacy.delta > self.delta:
+            raise Refused(f"delta = {privacy.delta!r} is above this node's delta = {self.delta!r}")
+        if request.purpose == TRAINING:
+            return
+        if privacy.share != 1 or request.task.dim != 1:  # all records are counted, and paid for
+            raise Refused("an evaluation is one number, about all records")
+        if not privacy.epsilon <= self.evaluation_epsilon:
+            raise Refused(
+                f"an evaluation at epsilon = {privacy.epsilon!r} is above this node's "
+                f"evaluation-epsilon-per-record = {self.evaluation_epsilon!r}"
+            )
+
 
 def _check_keys(node_config: Mapping[str, object]) -> None:
     """Raise ValueError if a needed key is missing, or one is almost one of the owner's; others are apps'."""
-    for key in ("state-dir", "max-epsilon"):
+    per_record = PER_RECORD in node_config
+    for key in ("state-dir", "delta") if per_record else ("state-dir", "max-epsilon"):
         if key not in node_config:
             raise ValueError(
                 f"{key} is not set, so this node answers nothing: start it with --node-config "
-                "'state-dir=\"/an/absolute/path\" max-epsilon=...'"
+                f"'state-dir=\"/an/absolute/path\" max-epsilon=...', or with {PER_RECORD}=... and delta=..."
             )
+    own = ("max-epsilon",) if per_record else ("delta", "evaluation-epsilon-per-record")
+    if wrong := [key for key in own if key in node_config]:
+        raise ValueError(f"{wrong[0]} and {PER_RECORD}: a ledger has one cap, per record with delta or not")
     for key in node_config:
         if key not in KEYS and (meant := _meant(key)):
             raise ValueError(f"{key} is unknown; did you mean {meant}?")

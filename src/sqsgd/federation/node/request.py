@@ -16,6 +16,7 @@ from sqsgd.schemes import make_scheme
 from sqsgd.training.settings import MOST_REPORTS
 
 VERSION = 1
+TRAINING, EVALUATION = "training", "evaluation"
 _MAX_OPTIONS = 4096
 # Client and seed have 64 bits without a sign, which Flower's integers do not hold.
 _OF_TASK: Mapping[str, type] = {
@@ -23,7 +24,8 @@ _OF_TASK: Mapping[str, type] = {
 }  # fmt: skip
 _OWN: Mapping[str, type] = {
     "name": str, "scheme": str, "epsilon": float, "bytes": int, "options": str, "fingerprint": int,
-    "alpha": float, "beta": float, "model": str, "by_slot": bool, "reports": int,
+    "alpha": float, "beta": float, "model": str, "by_slot": bool, "reports": int, "normalise": bool,
+    "purpose": str,
 }  # fmt: skip
 _FIELDS: Mapping[str, type] = {"version": int, **_OWN, **_OF_TASK}
 
@@ -56,6 +58,10 @@ class Request:
     """The task's client is the number of a slot, which says nothing about the node."""
     reports: int = 1
     """How often the node is asked in the training, if it is asked by slot."""
+    normalise: bool = False
+    """Per record: scale every gradient to the bound, also shorter ones."""
+    purpose: str = TRAINING
+    """``evaluation``: the number of correct predictions, with noise per record."""
 
     def make_scheme(self) -> Scheme:
         budget: Any = {"dim": self.task.dim, "epsilon": self.epsilon, "bytes": self.bytes}
@@ -65,7 +71,7 @@ class Request:
     def identity(self) -> str:
         """A digest of everything that a report depends on: equal requests may have equal answers."""
         scheme = (self.scheme, self.fingerprint, self.alpha, self.beta)
-        asked = (self.model, self.by_slot, self.reports)
+        asked = (self.model, self.by_slot, self.reports, self.normalise, self.purpose)
         content = self.task.binding + repr((self.name, *scheme, *asked)).encode()
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
@@ -108,6 +114,8 @@ class Request:
                 checks.real(key, values[key], 0.0, most)
             checks.integer("bytes", values["bytes"], 1, 2**37)
             checks.integer("reports", values["reports"], 1, MOST_REPORTS)
+            if values["purpose"] not in (TRAINING, EVALUATION):
+                raise ValueError(f"purpose = {_short(values['purpose'])} must be training or evaluation")
             if not values["name"].isprintable() or not 1 <= len(values["name"]) <= 150:
                 raise ValueError("name must be 1 to 150 printable characters")
             if len(bytes.fromhex(values["model"])) != DIGEST_BYTES:
@@ -124,7 +132,7 @@ class Request:
             raise MalformedRequest(str(error)) from None
         if digest(weights) != self.model:
             raise MalformedRequest("the model does not have the digest that the request states")
-        if structure.dim != self.task.dim:
+        if structure.dim != self.task.dim and self.purpose == TRAINING:
             raise MalformedRequest(f"dim = {self.task.dim}, but the model has {structure.dim} weights")
         return structure, weights
 

@@ -81,9 +81,14 @@ def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
     return structure, structure.flatten(arrays)
 
 
-def untrained(structure: Structure) -> Iterator[str]:
-    """Which arrays are not trained, or not by descent; for the server's log."""
+def untrained(structure: Structure, *, per_record: bool = False) -> Iterator[str]:
+    """Which arrays are not trained, or not by descent, for the server's log; per record this is an error."""
     measured = [name for name in structure.order if name.endswith(_STATISTICS)]
+    if measured and per_record:
+        raise ValueError(
+            f"{measured[0]} belongs to a layer that mixes the records of a batch, and no record has its own "
+            "gradient then; use GroupNorm"
+        )
     others = [name for name in structure.constants if name not in measured]
     if others:
         yield f"arrays without floats are not trained, and stay as they are: {', '.join(others[:6])}"

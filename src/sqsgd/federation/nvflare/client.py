@@ -27,6 +27,7 @@ from nvflare.app_common.logging.constants import ALLOW_LOG_STREAMING_VAR, is_log
 from sqsgd._internal.checks import Vector
 from sqsgd.federation.node.answer import Compute, FolderState, Node
 from sqsgd.federation.node.policy import MAX_BYTES, Policy, Refused, explain
+from sqsgd.federation.node.records import asked_for_records
 from sqsgd.federation.node.structure import Structure
 from sqsgd.federation.nvflare import shareables
 
@@ -55,18 +56,21 @@ class SqsgdFilter(Filter):
     def __init__(
         self,
         state_dir: str,
-        max_epsilon: float,
+        max_epsilon: float | None = None,
         max_epsilon_per_report: float | None = None,
         schemes: str | None = None,
         require_ledger: bool = False,
         witness: str | None = None,
         max_bytes: int | None = None,
+        max_epsilon_per_record: float | None = None,
+        delta: float | None = None,
     ) -> None:
         super().__init__()
         # NVFlare writes a job's configuration from attributes that bear the arguments' names.
         self.state_dir, self.max_epsilon, self.schemes = state_dir, max_epsilon, schemes
         self.max_epsilon_per_report, self.max_bytes = max_epsilon_per_report, max_bytes
         self.require_ledger, self.witness = require_ledger, witness
+        self.max_epsilon_per_record, self.delta = max_epsilon_per_record, delta
 
     @property
     def owner(self) -> dict[str, object]:
@@ -124,6 +128,8 @@ class PrivateExecution:
             model = DXO(DataKind.WEIGHTS, data=structure.sent(weights))  # as checked, for any task
             with _public_properties_kept(fl_ctx):
                 result = self._execute(task_name, model.update_shareable(shareable), fl_ctx, abort_signal)
+            if asked_for_records():
+                return weights
             return shareables.change_of(result, structure, weights)
 
         try:

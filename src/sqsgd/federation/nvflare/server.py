@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind
@@ -18,7 +19,7 @@ from sqsgd.core.codec import Columns, MalformedReport
 from sqsgd.federation.node import server
 from sqsgd.federation.node.request import Request
 from sqsgd.federation.node.server import FederationSettings, NoAnswers
-from sqsgd.federation.node.structure import flatten
+from sqsgd.federation.node.structure import flatten, untrained
 from sqsgd.federation.nvflare import shareables
 from sqsgd.training import State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
@@ -43,7 +44,7 @@ class SqsgdAggregator(Aggregator):
     def __init__(
         self,
         epsilon: float,
-        bytes: int = 256,
+        bytes: int = 0,
         scheme: str = "auto",
         options: Mapping[str, Any] | None = None,
         lr: float = 0.0,
@@ -52,11 +53,15 @@ class SqsgdAggregator(Aggregator):
         clip_norm: float = 0.0,
         min_answers: int = 0,
         seed: int | None = None,
+        unit: str = "client",
+        delta: float = 1e-5,
+        records: float = 0.0,
     ) -> None:
         super().__init__()
         # NVFlare writes a job's configuration from attributes that bear the arguments' names.
         self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
         self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
+        self.unit, self.delta, self.records = unit, delta, records
         self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
         names = FederationSettings.__dataclass_fields__.keys() & vars(self)
         self._asked_for = FederationSettings(**{name: getattr(self, name) for name in names})
@@ -82,9 +87,13 @@ class SqsgdAggregator(Aggregator):
     def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
         if self._state is None:
             self._structure, weights = flatten(shareables.model_of(task_data))
-            self._scheme = self._asked_for.make_scheme(self._structure.dim)
-            clients = len(fl_ctx.get_engine().get_clients())
-            self._settings = self._asked_for.for_rounds(self._scheme, clients=clients, rounds=0)
+            asked, clients = self._asked_for, len(fl_ctx.get_engine().get_clients())
+            if self.unit == "record":  # ε is of all rounds
+                asked = replace(asked, rounds=fl_ctx.get_prop(AppConstants.NUM_ROUNDS, 0))
+            for note in untrained(self._structure, per_record=self.unit == "record"):
+                self.log_warning(fl_ctx, f"sqsgd: {note}")
+            self._scheme = asked.make_scheme(self._structure.dim)
+            self._settings = asked.for_rounds(self._scheme, clients=clients, rounds=0)
             # Every run of NVFlare's simulator has the same job id.
             self._name = f"{self._scheme.name} {fl_ctx.get_job_id()} {self._settings.seed:016x}"
             self._state = training.initial_state(weights, self._settings)

@@ -111,7 +111,7 @@ function showWay(sealed) {
   find("way").textContent = relay ? `${size}sealed, through the relay ${new URL(relay).host}` : "directly to the service";
   find("who").textContent = relay
     ? "The relay sees your address and not the bytes, the service the bytes and not your address. " +
-      "If they work together, or the relay replaces the service's keys, the noise alone protects you: see below."
+      "If they work together, the noise alone protects you: see below."
     : "The service sees the bytes and your address. It does not log addresses unless its operator changed that.";
 }
 

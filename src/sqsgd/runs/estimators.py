@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from sqsgd.training.train import train
+from sqsgd.runs.train import train
 
 
 @dataclass

@@ -55,7 +55,7 @@ OBJECTS = ("dataset", "model", "loss", "scheme")  # what may be objects
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
-    """A finished run: the content of its folder, and the trained model.
+    """A finished run with the content of its folder and the trained model.
 
     >>> summary = {"metrics": {"accuracy": 0.9}}
     >>> TrainedRun(folder=Path("a"), config=RunConfig(epsilon=8.0), summary=summary, model=None).metrics
@@ -77,7 +77,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last measurement on held-out data, by name; the headline first."""
+        """The last metrics on held-out data by name, starting with the main metric."""
         found = self.summary["metrics"] or {self.summary["metric"]: self.summary["test_loss"]}
         return {name: NUMBERS.get(value, value) for name, value in found.items()}
 
@@ -87,54 +87,6 @@ class TrainedRun:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
 
-class Rounds:
-    """The rounds of a run, which are carried out as they are read: see ``sqsgd.run``."""
-
-    def __init__(self, run: Run, state: State, *, report: bool) -> None:
-        self._run, self._state, self._report, self._begun = run, state, report, False
-
-    def __len__(self) -> int:
-        return self._run.config.rounds - self._state.round
-
-    def __iter__(self) -> Iterator[Record]:
-        import torch
-
-        if self._begun:
-            if RunFolder(self.folder).finished:
-                return
-            self._run, self._state = self._run.resumed()
-        self._begun = True
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # see prepare_torch
-        try:
-            yield from self._run.rounds(self._state)
-        finally:
-            torch.set_num_threads(threads)
-        if self._report:
-            from sqsgd.report.page import write_report
-
-            write_report([self.folder], self.folder / "report.html")
-
-    @property
-    def config(self) -> RunConfig:
-        """The complete configuration."""
-        return self._run.config
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is written, round by round."""
-        return self._run.folder
-
-    @property
-    def result(self) -> TrainedRun:
-        """The finished run; ValueError before that."""
-        if not RunFolder(self.folder).finished:
-            raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
-        summary = json.loads((self.folder / "summary.json").read_text())
-        run = self._run
-        return TrainedRun(folder=run.folder, config=run.config, summary=summary, model=run.problem.model)
-
-
 def run(
     config: RunConfig | str | Path | None = None,
     *,
@@ -142,20 +94,20 @@ def run(
     resume: bool = False,
     report: bool = True,
     **settings: Any,
-) -> Rounds:
-    """The rounds of the run that ``train`` carries out, one record each; ``result`` is then the finished run.
+) -> Run:
+    """Iterate over the rounds of a training, one record per round. ``result`` is then the finished run.
 
-    After a loop that ended early, by ``break`` or an exception, another loop goes on, or ``resume=True``.
+    If a loop ends early (``break`` or an exception), continue with another loop or ``resume=True``.
 
     Args:
-        config: As for ``train``, like all other arguments.
+        config: As for ``train``. The same applies to all other arguments.
         out: The folder of the run.
         resume: Continue the run in ``out``.
         report: Write ``report.html`` after the last round.
         **settings: Fields of ``RunConfig``, or objects.
 
     Raises:
-        ValueError: The message names the wrong setting.
+        ValueError: If a setting is invalid.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -177,12 +129,12 @@ def run(
         settings, config = {**dataclasses.asdict(config), **settings}, None
     (values, given), threads = _named(settings), torch.get_num_threads()
     try:
-        begun, state = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
+        begun = begin(values, config, None if out is None else Path(out), resume=resume, given=given)
     finally:  # prepare_torch sets one
         torch.set_num_threads(threads)
     for line in () if resume else begun.notes:
         warnings.warn(line, stacklevel=2)
-    return Rounds(begun, state, report=report)
+    return dataclasses.replace(begun, report=report)
 
 
 def train(
@@ -210,8 +162,8 @@ def train(
         The finished run. Ctrl-C saves a checkpoint and is raised again.
 
     Raises:
-        ValueError: The message names the wrong setting, as the command's does.
-        FileNotFoundError: The configuration or the dataset is not there.
+        ValueError: If a setting is invalid.
+        FileNotFoundError: If the configuration or the dataset does not exist.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -232,8 +184,8 @@ def begin(
     *,
     resume: bool,
     given: Mapping[str, Any] | None = None,
-) -> tuple[Run, State]:
-    """A new run, or the one in ``out`` from its last checkpoint; ``given``: objects that are in memory."""
+) -> Run:
+    """A new run, or the one in ``out``; ``given``: objects that are in memory."""
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
@@ -247,7 +199,7 @@ def begin(
             raise ValueError(f"--resume takes every setting from {out / CONFIG}; leave out {named}")
         if begun is None:
             raise ValueError(f"{out} has no {CONFIG}: nothing to resume")
-        return prepare(begun, out, given).resumed()
+        return prepare(begun, out, given).resumed()[0]
     if out is not None:
         RunFolder(out).check_free()  # before data are loaded
     base = read_config(config_file) if config_file else {}
@@ -263,7 +215,7 @@ def begin(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A prepared run, whose parts fit together."""
+    """A run, whose parts fit together: iterating carries out the rounds that are left, see ``sqsgd.run``."""
 
     config: RunConfig
     folder: Path
@@ -272,6 +224,33 @@ class Run:
     settings: RunConfig  # with bound and rate decided
     order: orders.Order | None = None  # a secret one is drawn when the run begins, and kept in a file
     order_file: str = ""
+    report: bool = False  # whether a loop over all rounds writes the page
+
+    def __len__(self) -> int:
+        return self.config.rounds - RunFolder(self.folder).load()[0].round
+
+    def __iter__(self) -> Iterator[Record]:
+        import torch
+
+        finished, threads = RunFolder(self.folder).finished, torch.get_num_threads()
+        torch.set_num_threads(1)  # see prepare_torch
+        try:
+            yield from self.rounds()
+        finally:
+            torch.set_num_threads(threads)
+        if self.report and not finished:
+            from sqsgd.report.page import write_report
+
+            write_report([self.folder], self.folder / "report.html")
+
+    @property
+    def result(self) -> TrainedRun:
+        """The finished run; ValueError before that."""
+        if not RunFolder(self.folder).finished:
+            raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
+        summary = json.loads((self.folder / "summary.json").read_text())
+        self.problem.named_weights(RunFolder(self.folder).load()[0].weights)  # also where none was left
+        return TrainedRun(folder=self.folder, config=self.config, summary=summary, model=self.problem.model)
 
     @property
     def notes(self) -> list[str]:
@@ -287,11 +266,12 @@ class Run:
         if config.per_record:
             parts = self.problem.parts
             sizes = [len(parts[client]) for client in range(len(parts))]
-            share = self.scheme.privacy.rate / self.scheme.privacy.turns
-            data = " ".join([data, *record_warnings(min(sizes), min(sizes) * share, config.delta)]).strip()
+            drawn = min(sizes) * self.scheme.privacy.share
+            data = " ".join([data, *record_warnings(min(sizes), drawn, config.delta)]).strip()
         return [note for note in (absent, data, outlook(config, self.scheme)) if note]
 
-    def started(self) -> tuple[Run, State]:
+    def started(self) -> Run:
+        """The run with its order, after the files of its folder are written."""
         config, files, run = self.config, RunFolder(self.folder), self
         files.check_free()
         kept, place = config.ledgers, self.folder.resolve()
@@ -307,7 +287,7 @@ class Run:
             run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
-        return run, state
+        return run
 
     def resumed(self) -> tuple[Run, State]:
         """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
@@ -326,6 +306,10 @@ class Run:
                 f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
                 f"begun with {kept['data']}: give the same data in the same order, or another --out"
             )
+        if kept["frozen"] != self._about()["frozen"]:
+            raise ValueError(
+                f"model = {config.model!r}: its frozen weights are others than this run began with"
+            )
         if kept["fingerprint"] != self.scheme.fingerprint:
             raise ValueError(f"scheme = {config.scheme!r} is another than this run was begun with")
         if state.weights.size != self.problem.dim:
@@ -340,6 +324,8 @@ class Run:
 
     def _about(self) -> dict[str, Any]:
         """The run of a checkpoint, next to its state: other data are then an error."""
+        from sqsgd.learning.gradients import frozen_checksum
+
         data, labels = self.problem.dataset, 0  # inputs may be features: their bits depend on the machine
         for each in (data.train_labels, data.test_labels):
             labels = zlib.crc32(each.cpu().numpy().tobytes(), labels)
@@ -349,10 +335,16 @@ class Run:
             "rate": self.settings.lr,
             "fingerprint": self.scheme.fingerprint,
             "data": [list(data.train_inputs.shape), list(data.test_inputs.shape), labels],
+            "frozen": frozen_checksum(self.problem.model),
         }
 
-    def rounds(self, state: State, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    def rounds(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
         """The remaining rounds, each written before its record is yielded, unless ``stop``; the summary."""
+        run, state = self.resumed()
+        if state.round < self.config.rounds or not RunFolder(self.folder).finished:
+            yield from run._rounds(state, stop)
+
+    def _rounds(self, state: State, stop: Callable[[], bool]) -> Iterator[Record]:
         config, files, about = self.config, RunFolder(self.folder), self._about()
         # Flower's clients keep their last round only, so nothing older can be resumed.
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
@@ -456,7 +448,7 @@ def check_parts(config: RunConfig) -> None:
     if config.scheme != "auto" and not config.own_scheme:
         check_name("scheme", config.scheme)
     if config.engine in FEDERATIONS:
-        raise ValueError(f"engine = {config.engine!r}: a federation trained this run; its server resumes it")
+        raise ValueError(f"engine = {config.engine!r}: trained by a federation; resume it on its server")
     needed = ("flwr", "ray") if config.engine == "flower" else ()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ValueError(f"engine = 'flower' needs {' and '.join(missing)}: pip install 'sqsgd[flower]'")
@@ -469,7 +461,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
     name, value = config.scheme, (given or {}).get("scheme")
     value = find_named(name, "scheme") if value is None else value
     if not isinstance(value, Scheme):
-        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.bytes}
+        budget = {"dim": dim, "epsilon": config.epsilon, "bytes": config.budget(dim)}
         value = partial(value, **config.options) if callable(value) else value
         value = call_factory(name, "scheme", value, **budget)
         if not isinstance(value, Scheme):
@@ -480,8 +472,8 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
         raise ValueError(f"scheme {name!r} is for {value.dim:,} weights; the model has {dim:,}")
     if value.privacy.is_private and value.privacy.epsilon > config.epsilon:
         raise ValueError(f"scheme {name!r} spends {value.privacy.epsilon:g}; epsilon = {config.epsilon:g}")
-    if config.once and value.residual:
-        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' leaves no use for one")
+    if config.once and value.keeps_state:
+        raise ValueError(f"scheme {name!r} keeps a residual; participation = 'once' does not support this")
     return value
 
 
@@ -541,10 +533,9 @@ def outlook(config: RunConfig, scheme: Scheme) -> str:
     """One line if a model is predicted to learn little or nothing from such reports."""
     if scheme.sums_records:
         return ""
-    if _once_rule(config):
-        found = planner.once_outlook(scheme, config.clients * config.reports)
-    else:
-        found = planner.outlook(scheme, config.asked, config.rounds, config.bound or scheme.first_bound)
+    softmax = bool(_once_rule(config))
+    reports = config.clients * config.reports if softmax else config.asked * config.rounds
+    found = planner.outlook(scheme, reports, config.bound, softmax=softmax)
     return f"{scheme.name} at epsilon {config.epsilon:g}: {found}" if found else ""
 
 
@@ -567,7 +558,7 @@ def load_problem(
     for name in OBJECTS:
         if getattr(config, name) == IN_MEMORY and name not in given:
             raise ValueError(
-                f"{name} = {IN_MEMORY!r}: this run was begun from Python with an object that has no name; "
+                f"{name} = {IN_MEMORY!r}: this run was started from Python with an object that has no name; "
                 f"resume it with sqsgd.train(out=..., resume=True, {name}=...)"
             )
     device = find_device(config.device)
@@ -624,7 +615,7 @@ def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
             given |= {name: value} if values[name] == IN_MEMORY else {}
     for name, value in values.items():
         plain = value.item() if isinstance(value, np.generic) else value
-        as_text = name in FIELDS and FIELDS[name].type == "str" and isinstance(plain, int | float | Path)
+        as_text = FIELDS.get(name) is str and isinstance(plain, int | float | Path)
         values[name] = str(plain) if as_text else plain
     return values, given
 

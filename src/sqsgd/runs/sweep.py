@@ -20,7 +20,7 @@ from typing import Any
 
 from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml, write_atomically
-from sqsgd.training import train
+from sqsgd.runs import train
 from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, RunFolder, check_no_file, read_object
 from sqsgd.training.settings import FIELDS, USUAL_ROUNDS, RunConfig, load_config, make_config
 from sqsgd.training.summary import ACCURACY, mean_interval, read_headline
@@ -206,19 +206,6 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
     if path.is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file")
     return make_sweep(read_toml(path), str(path), small=small)
-
-
-def figure_named(name: str) -> tuple[str, str]:
-    """An ablation by its name or its figure (figure1): its name, and the name of its file."""
-    for known, file in FIGURES.items():
-        if name in (known, file, file.partition("-")[0]):
-            return known, file
-    files = ", ".join(f"{known} ({file.partition('-')[0]})" for known, file in FIGURES.items())
-    raise ValueError(f"unknown ablation {name!r}{checks.meant(name, FIGURES)} (there are {files})")
-
-
-def figure_file(name: str) -> Path:
-    return experiment_file(Path("experiments") / name)
 
 
 def experiment_file(path: Path) -> Path:
@@ -469,11 +456,11 @@ def _run_job(job: Job, out: Path) -> bool:
         return True
     try:
         if files.begun and (folder / CONFIG).exists():
-            run, state = train.prepare(load_config(folder / CONFIG), folder).resumed()
+            run = train.prepare(load_config(folder / CONFIG), folder)
         else:
-            run, state = train.prepare(job.config, folder).started()
-        done(state.round)
-        for _ in run.rounds(state, stop=_stopping.is_set):
+            run = train.prepare(job.config, folder).started()
+        done(run.config.rounds - len(run))
+        for _ in run.rounds(stop=_stopping.is_set):
             done(1)
         (folder / "error.txt").unlink(missing_ok=True)
     except (ValueError, ArithmeticError, RuntimeError, MemoryError, TypeError) as error:
