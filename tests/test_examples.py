@@ -5,10 +5,15 @@ import runpy
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from snippets import ROOT
 
+import sqsgd
+from sqsgd.learning.gradients import parameter_count
+
 EXAMPLES = ROOT / "examples"
-RUN = {"private_mean", "logistic_regression", "own_module", "make_notebook", "planner_trade_offs"}
+RUN = {"private_mean", "logistic_regression", "own_module", "make_notebook", "planner_trade_offs", "adapters"}
 
 
 def module(name):
@@ -52,3 +57,22 @@ def test_own_module_learns(capsys):
 def test_the_notebook_runs():
     pytest.importorskip("matplotlib", reason="the docs extra is not installed")
     assert module("make_notebook").notebook()["cells"]
+
+
+def test_an_adapter_of_a_transformer_is_all_that_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setenv("SQSGD_DATA", str(tmp_path))
+    (tmp_path / "public.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    example = module("adapters")
+    assert example.main(str(tmp_path / "public.txt"), steps=12) < 4  # guessing: 4.2
+    text = torch.randint(0, 65, (12, 81), generator=torch.Generator().manual_seed(1))
+    sizes = {"lora": 6466, "prompt": 768, "head": 6305, "whole": 244_097}
+    for name, size in sizes.items():
+        model = getattr(example, name)(65)
+        assert torch.equal(model(text[:, :-1])[:, :40], model(text[:, :40]))
+        assert parameter_count(model) == size
+    about = {"clients": 2, "rounds": 1, "epsilon": 400.0, "bytes": 64, "report": False}
+    data = ((text[:, :-1], text[:, 1:]),) * 2
+    run = sqsgd.train(dataset=data, model=example.lora, out=tmp_path / "run", **about)
+    saved = load_file(tmp_path / "run/model.safetensors")
+    assert {name.rpartition(".")[2] for name in saved} == {"up", "down"}
+    assert torch.equal(run.model.letters.weight, load_file(example.public())["letters.weight"])

@@ -70,7 +70,7 @@ MECHANISMS = {
     remade(mutants.RoundSeven): {"noise of two reports"},
     broken(mutants.ExtraFloats): {"columns have a density", "same codes, same bytes"},
     paper(mutants.ExtraCodes, levels=2, rule="optimal"): {
-        "columns have a density", "densities add up to one", "correlation of the bytes",
+        "columns have a density", "densities add up to one",
     },
     paper(mutants.LowBits): {"same codes, same bytes", "law of all outputs", "law of the number of matches"},
     remade(mutants.Leaking): {"coordinates that are not sent", "places of the matches"},

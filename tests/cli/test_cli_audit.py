@@ -6,7 +6,7 @@ import typer
 from typed import typed
 from typer.testing import CliRunner
 
-from sqsgd.audit import Finding, checklist
+from sqsgd.audit import Finding, checklist, distinguishing
 from sqsgd.audit.conformance import expected_answers
 from sqsgd.cli.audit import audit as command
 
@@ -19,7 +19,8 @@ def run(*arguments):
     return CliRunner().invoke(APP, [*arguments])
 
 
-def test_json_and_files(tmp_path):
+def test_json_and_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(distinguishing, "_FEWEST", 40)
     done = run("--scheme", "ldp-fl", *SMALL, "--out", str(tmp_path / "new" / "folder"), "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

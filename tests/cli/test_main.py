@@ -103,6 +103,8 @@ def test_json_of_one_report_per_user():
     for options, wanted in (("--epsilon 4", {"epsilon": 4.0}), ("--central 0.5", {"central": 0.5})):
         found = json.loads(typed(f"{ONCE} {options} --json").out)
         assert found == plan_once(**BUDGET, **wanted).to_dict()
+    records = "sqsgd plan --records 60000 --silos 10 --epsilon 1 --delta 1e-5 --rounds 200 --json"
+    assert json.loads(typed(records).out)["batchings"][0]["share"] == 0.05
 
 
 def test_train_runs_what_the_plan_of_several_reports_prints(tmp_path, monkeypatch):

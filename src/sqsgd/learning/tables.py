@@ -135,7 +135,7 @@ def _examples(where: str, value: Any, order: Sequence[Any] = (), *, test: bool =
     value = _loaded(where, value) if _is_torch(value) else value
     given, labels, clients = (_taken_apart(where, value, test) if _is_table(value) else (*value, None))[:3]
     columns: Sequence[Any] = ()
-    texts = isinstance(given, Sequence) and not {*map(type, given)} - {str, np.str_}
+    texts = isinstance(given, list | tuple | np.ndarray) and {*map(type, given)} in ({str}, {np.str_})
     if _is_table(given):
         given = _columns(where, given)
     if isinstance(given, dict):

@@ -114,10 +114,10 @@ def run(
     ...     rounds = run(model="linear", clients=4, rounds=2, epsilon=50.0, out=folder, report=False)
     ...     for record in rounds:
     ...         print(record.round, record.epsilon_total, record.clients)
-    ...     rounds.result.summary["rounds"], len(rounds)
+    ...     rounds.result.summary["rounds"], len(rounds)  # the rounds that are left
     0 50.0 4
     1 100.0 4
-    (2, 2)
+    (2, 0)
     """
     import torch
 
@@ -295,7 +295,7 @@ class Run:
         state, kept = files.load()
         # With these, the number of rounds decides who is in a round, the size of its step, or the noise.
         fixed = {"rounds"} if config.once or config.per_record or config.decay != "none" else set()
-        for name, value in dataclasses.asdict(config).items():
+        for name, value in json.loads(json.dumps(dataclasses.asdict(config))).items():  # no tuples
             if (name not in MAY_CHANGE or name in fixed) and kept[name] != value:
                 raise ValueError(
                     f"{self.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
