@@ -1,6 +1,7 @@
 """Opacus at every silo under FedAvg, for comparison: DP-SGD steps, whole models sent, noise in floats.
 
-Run: python benchmarks/opacus_fedavg.py --seed 0 (needs opacus and opt_einsum, which no extra installs).
+Run: python benchmarks/opacus_fedavg.py --seed 0, and --dataset, --features for other data (needs opacus and
+opt_einsum, which no extra installs).
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("epsilon", 1.0), ("delta", 1e-5), ("rate", 0.05), ("clip", 0.3), ("lr", 60.0)):
         parser.add_argument(f"--{name}", type=float, default=default)
+    for name, text in (("dataset", "mnist"), ("features", "soft-hog"), ("data-dir", "")):
+        parser.add_argument(f"--{name}", default=text)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    dataset = extracted(load_dataset("mnist"), "soft-hog")
+    dataset = extracted(load_dataset(asked.dataset, asked.data_dir or None), asked.features)
     x, y = dataset.train_inputs.flatten(1).clone(), dataset.train_labels
     order = np.random.default_rng(asked.seed).permutation(len(y))
     parts = [TensorDataset(x[part], y[part]) for part in np.array_split(order, CLIENTS)]

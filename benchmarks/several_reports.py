@@ -1,16 +1,18 @@
 """Several reports per user: the choice of settings on held-out training images, and a trusted server.
 
-python benchmarks/several_reports.py choose DIR
-python benchmarks/several_reports.py trusted DIR
+python benchmarks/several_reports.py choose DIR [DATA]
+python benchmarks/several_reports.py trusted DIR [DATA]
 
-``choose``: 50,000 training images are users, 10,000 are held out. Gaussian noise of the energy that the
-reports of 60,000 users have replaces the reports, so that a run takes seconds. Means of three seeds.
+``choose``: 10,000 training images are held out, the others are users. Gaussian noise of the energy that the
+reports of all users have replaces the reports, so that a run takes seconds. Means of three seeds.
 
 ``trusted``: central differential privacy at the level of a user, with a server that sees all gradients. Each
 of 40 rounds adds Gaussian noise to the sum of the clipped gradients of all users. A user may be replaced by
 another, as in the central guarantee of the reports, so that the sum changes by at most twice the bound;
-dp-accounting gives the noise for (ε, 10⁻⁶). The rate is chosen on the held-out images, and then all 60,000
-users train: test accuracy for three seeds.
+dp-accounting gives the noise for (ε, 10⁻⁶). The rate is chosen on the held-out images, and then all training
+images train: test accuracy for three seeds.
+
+``DATA``: one of the data sets alone, such as cifar10.
 """
 
 from __future__ import annotations
@@ -26,16 +28,24 @@ from sqsgd import make_scheme
 from sqsgd.learning.datasets import Dataset, load_dataset
 from sqsgd.learning.features import extracted
 
-USERS, ALL, DELTA = 50_000, 60_000, 1e-6
+HELD, DELTA = 10_000, 1e-6
 SAMPLE = 12_000  # users in a round of ``choose``: fewer than report, with the noise of all
 BUDGETS = ((4.0, 16, 96), (3.0, 55, 110), (2.0, 200, 200))  # ε of a report, reports, rounds
+CENTRAL = ((3.0, 132, 132),)  # with the near set for the central ε
+CHOICES = (
+    ("mnist", "soft-hog", BUDGETS),
+    ("fashion-mnist", "soft-hog", BUDGETS),
+    ("cifar10", "efficientnet-lite0", CENTRAL),
+    ("cifar10", "efficientnet-lite0-256", CENTRAL),
+)
 NOISE_AND_BOUND = ((1.4, 0.5), (1.4, 0.25), (1.4, 0.12), (2.0, 0.25), (2.0, 0.12))
 TRUSTED = (
     ("mnist", "soft-hog", 0.12, (0.139, 0.608, 1.56)),
     ("fashion-mnist", "soft-hog", 0.25, (0.608,)),
     ("mnist", "soft-hog:0.7+font-digits:0.7", 0.12, (0.3,)),
+    ("cifar10", "efficientnet-lite0-256", 0.12, (0.993,)),
 )
-ROUNDS, RATES = 40, (200.0, 400.0, 800.0, 1600.0, 3200.0)
+ROUNDS, RATES = 40, (200.0, 400.0, 800.0, 1600.0, 3200.0, 6400.0)
 Rows = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
@@ -86,22 +96,26 @@ def loaded(name: str, features: str, folder: str) -> tuple[Dataset, Rows, Labels
     return whole, whole.train_inputs.numpy()[order], whole.train_labels.numpy()[order], start
 
 
-def choose(folder: str) -> None:
+def choose(folder: str, only: str = "") -> None:
     """Held-out accuracy for each noise and bound."""
-    for name in ("mnist", "fashion-mnist"):
-        _, rows, labels, start = loaded(name, "soft-hog", folder)
-        for epsilon, reports, rounds in BUDGETS:
-            energy = 1 + make_scheme("privunit-index", dim=10 * rows.shape[1], epsilon=epsilon).nmse
+    for name, features, budgets in CHOICES:
+        if only not in ("", name):
+            continue
+        _, rows, labels, start = loaded(name, features, folder)
+        dim, users = 10 * rows.shape[1], len(rows) - HELD
+        for epsilon, reports, rounds in budgets:
+            near = {"nearest": "central"} if budgets is CENTRAL else {}
+            energy = 1 + make_scheme("privunit-index", dim=dim, epsilon=epsilon, **near).nmse
             for travel, bound in NOISE_AND_BOUND:
-                each = ALL * reports / rounds
-                noise = Noise(bound, rounds, bound * math.sqrt(energy / (10 * rows.shape[1]) / each))
+                each = len(rows) * reports / rounds
+                noise = Noise(bound, rounds, bound * math.sqrt(energy / dim / each))
                 some = {"sample": min(SAMPLE, int(each)), "start": start}
                 found = [
-                    trained(rows[:USERS], labels[:USERS], noise, noise.rate(travel), seed, **some)
+                    trained(rows[:users], labels[:users], noise, noise.rate(travel), seed, **some)
                     for seed in range(3)
                 ]
-                reached = np.mean([accuracy(rows[USERS:], labels[USERS:], weights) for weights in found])
-                setting = f"{name:13} {reports:3} x {epsilon:g} noise {travel} bound {bound:4}"
+                reached = np.mean([accuracy(rows[users:], labels[users:], weights) for weights in found])
+                setting = f"{name} {features} {reports:3} x {epsilon:g} noise {travel} bound {bound:4}"
                 print(f"{setting} rate {noise.rate(travel):5.0f} {reached:.2%}", flush=True)
 
 
@@ -117,22 +131,25 @@ def multiplier(epsilon: float) -> float:
     )
 
 
-def trusted(folder: str) -> None:
+def trusted(folder: str, only: str = "") -> None:
     """Test accuracy of the trusted server."""
     for name, features, bound, budgets in TRUSTED:
+        if only not in ("", name):
+            continue
         whole, rows, labels, start = loaded(name, features, folder)
+        users = len(rows) - HELD
         tests = whole.test_inputs.numpy(), whole.test_labels.numpy()
         for epsilon in budgets:
-            scale = multiplier(epsilon) * math.sqrt(ROUNDS) * 2 * bound / ALL
+            scale = multiplier(epsilon) * math.sqrt(ROUNDS) * 2 * bound / len(rows)
             noise = Noise(bound, ROUNDS, scale)
-            some = rows[:USERS], labels[:USERS], noise
+            some = rows[:users], labels[:users], noise
             held = [
-                accuracy(rows[USERS:], labels[USERS:], trained(*some, rate, 0, sample=SAMPLE, start=start))
+                accuracy(rows[users:], labels[users:], trained(*some, rate, 0, sample=SAMPLE, start=start))
                 for rate in RATES
             ]
             rate = RATES[int(np.argmax(held))]
             found = [
-                accuracy(*tests, trained(rows, labels, noise, rate, seed, sample=ALL, start=start))
+                accuracy(*tests, trained(rows, labels, noise, rate, seed, sample=len(rows), start=start))
                 for seed in (1, 2, 3)
             ]
             reached = " ".join(f"{each:.2%}" for each in found)
@@ -143,4 +160,4 @@ def trusted(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    {"choose": choose, "trusted": trusted}[sys.argv[1]](sys.argv[2])
+    {"choose": choose, "trusted": trusted}[sys.argv[1]](*sys.argv[2:])

@@ -22,10 +22,14 @@ TICKS = (70, 80, 85, 90, 93, 95, 96, 97, 98)
 GIRGIS = (5.0, 76.7)  # Girgis et al. 2021, 60,000 users with 80 reports each
 
 
-def points(heading: str) -> list[tuple[float, float]]:
-    """Central ε and accuracy on MNIST of the rows below a heading."""
-    rows = ROW.findall(section(heading))
-    return [(float(cells.split(" | ")[CENTRAL[heading]]), float(reached)) for cells, reached in rows]
+def points(heading: str) -> list[tuple[float, float, str]]:
+    """Central ε, accuracy and label on MNIST of the rows below a heading."""
+    rows = [(cells.split(" | "), float(reached)) for cells, reached in ROW.findall(section(heading))]
+    several = heading == SEVERAL
+    return [
+        (float(cells[CENTRAL[heading]]), reached, f"{cells[0]}: " * several + f"{reached:.2f} %")
+        for cells, reached in rows
+    ]
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -33,16 +37,21 @@ def draw(path: Path = PICTURE) -> None:
     title = "MNIST, 60,000 users, fixed features, δ = 10⁻⁶: means over seeds"
     curves = (
         (sorted(points(TRUSTED)), "a server that sees all gradients", LIGHT.series[1], "s--"),
-        (sorted(points(SEVERAL)), "several reports per user, local noise", LIGHT.series[2], "o-"),
-        (sorted(points(ONCE)), "one report per user, local noise", LIGHT.series[0], "^-"),
+        (
+            sorted(points(SEVERAL)),
+            "several reports per user (number x ε), local",
+            LIGHT.series[2],
+            "o",
+        ),
+        (sorted(points(ONCE)), "one report per user, local", LIGHT.series[0], "^-"),
     )
     with axes_for(path, height=4.8, x="central ε (log scale)", title=title) as axes:
         for found, label, colour, style in curves:
-            axes.plot(*zip(*found, strict=True), style, color=colour, label=label)
-            place = (6, 6 if colour == LIGHT.series[1] else -12)
-            for at in found:
+            axes.plot([x for x, _, _ in found], [y for _, y, _ in found], style, color=colour, label=label)
+            place = {"s--": (-8, 7), "o": (8, -8), "^-": (6, -12)}[style]
+            for x, y, words in found:
                 text = {"xytext": place, "textcoords": "offset points", "color": colour, "fontsize": 9}
-                axes.annotate(f"{at[1]:.1f} %", at, **text)
+                axes.annotate(words, (x, y), **text)
         axes.plot(*GIRGIS, "D", color=BASELINE, label="Girgis et al. 2021, 80 reports per user: 76.7 %")
         axes.set_xscale("log")
         axes.set_xlim(0.01, 9)

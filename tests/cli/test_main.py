@@ -1,6 +1,7 @@
 """The commands as typed in a shell, completion, lists, `sqsgd plan` and `sqsgd doctor`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from typed import typed
 
+from sqsgd import central_guarantee, make_scheme
 from sqsgd._internal.exact import three_digits
 from sqsgd.cli import doctor
+from sqsgd.privacy import several
 from sqsgd.privacy.planner import plan
 from sqsgd.privacy.several import plan_once
 
@@ -102,6 +105,23 @@ def test_json_of_one_report_per_user():
         assert found == plan_once(**BUDGET, **wanted).to_dict()
     records = "sqsgd plan --records 60000 --silos 10 --epsilon 1 --delta 1e-5 --rounds 200 --json"
     assert json.loads(typed(records).out)["batchings"][0]["share"] == 0.05
+
+
+def test_train_runs_what_the_plan_of_several_reports_prints(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(several, "_TRIED", (4.0, 1.9))  # and nothing between 4 and 2 x 1.9
+    done = typed("sqsgd plan --dim 3920 --bytes 8 --users 2000 --delta 1e-3 --central 0.25")
+    printed = re.search("Recommended  (.*): the mean of all", done.out)[1]
+    assert printed.startswith("--scheme privunit-index --option nearest=central --reports 6 --epsilon 1.9 ")
+    data = f"--dataset mnist5k --model soft-hog-linear --out {tmp_path}/run"
+    trained = typed(f"sqsgd train {data} {printed}")
+    assert trained.code == 0, trained.error
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["scheme"], summary["reports"], summary["epsilon_total"]) == ("privunit-index", 6, 11.4)
+    guarantee = central_guarantee(
+        make_scheme("privunit-index", dim=3920, epsilon=1.9, nearest="central"), 1998, 1e-6, reports=6
+    )
+    assert summary["central_epsilon"] == guarantee.epsilon
 
 
 def examined():

@@ -189,15 +189,17 @@ def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
         print_json(chosen.to_dict())
         return
     best, visit = chosen.best, limits["visit"]
-    options = f"--reports {best.reports} --epsilon {best.epsilon:.6g} --clients {chosen.users}"
+    options = f"{best.scheme} --option nearest={best.nearest}" if best.nearest else "auto"
+    options += f" --reports {best.reports} --epsilon {best.epsilon:.6g} --clients {chosen.users}"
     options += f" --visits 1 --rounds {chosen.users // visit}" if visit else ""
     options += f" --bytes {limits['bytes']}"
     least = f"the mean of all reports has an error of {best.nmse_mean:.4g}, the least within the limits"
-    typer.echo(wrapped(f"Recommended  --scheme auto {options}: {least}\n", 13))
+    typer.echo(wrapped(f"Recommended  --scheme {options}: {least}\n", 13))
     heading = ("epsilon", "reports", "local", "central", "error of the mean", "bytes", "scheme")
     rows = [
         [f"{each.epsilon:.4g}", f"{each.reports:,}", f"{each.local:.4g}", three_digits(each.central.epsilon),
-         f"{each.nmse_mean:.4g}" + " <" * (each == best), f"{each.message_bytes}", each.scheme]
+         f"{each.nmse_mean:.4g}" + " <" * (each == best), f"{each.message_bytes}",
+         each.scheme + f", nearest={each.nearest}" * bool(each.nearest)]
         for each in chosen.splits
     ]  # fmt: skip
     print_table(heading, rows, title="The most reports of each user for each epsilon of a report")

