@@ -102,6 +102,14 @@ def test_coins(name):
     check_edges(make().draw, cdf, [0])
 
 
+def check_law(law, cdf, values):
+    """Bulk draws at the words next to some edges, and every edge of their table."""
+    check_edges(lambda rng: law.draw_many(1, rng)[0], cdf, values)
+    for value, under, over in zip(law._values, law._below, law._above, strict=True):
+        edge = (cdf(value) if value >= 0 else Fraction(0)) * WORDS
+        assert under <= edge <= over + 1
+
+
 def row_cdf(levels, epsilon, level):
     """P(y <= code | level), a plain sum of powers."""
     rate = exponential(-Fraction(epsilon) / (levels - 1))
@@ -113,12 +121,7 @@ def row_cdf(levels, epsilon, level):
 def test_ordinal_rows(levels, epsilon):
     channel = OrdinalChannel(levels, epsilon)
     for level in some(range(levels), 4):
-
-        def draw(rng, level=level):
-            words = np.array([rng.word()], np.uint64)
-            return channel._move(np.array([level]), words, rng)[0]
-
-        check_edges(draw, row_cdf(levels, epsilon, level), some(range(levels - 1), 6))
+        check_law(channel._laws[level], row_cdf(levels, epsilon, level), some(range(levels - 1), 6))
 
 
 def binomial_cdf(trials):
@@ -132,13 +135,9 @@ def binomial_cdf(trials):
 
 @pytest.mark.parametrize("trials", [1, 7, 64, 90, 2_000])
 def test_fair_binomials(trials):
-    law, cdf = fair_binomial(trials), binomial_cdf(trials)
+    law = fair_binomial(trials)
     inside = [value for value in law._values if 0 <= value < trials]
-    check_edges(lambda rng: law.draw_many(1, rng)[0], cdf, some(inside, 12))
-    below, above = law.tables()  # every edge of the table for bulk draws
-    for value, under, over in zip(law._values, below.tolist(), above.tolist(), strict=True):
-        edge = (cdf(value) if value >= 0 else Fraction(0)) * WORDS
-        assert under <= edge <= over + 1
+    check_law(law, binomial_cdf(trials), some(inside, 12))
 
 
 # ---------------------------------------------------------------- broken samplers
