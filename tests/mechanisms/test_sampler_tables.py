@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import cache
 from itertools import accumulate
 
-import numpy as np
 import pytest
 from word_laws import WORDS, check_edges, exponential
 
