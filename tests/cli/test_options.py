@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sqsgd.cli import app, options
 from sqsgd.cli.options import (
     Progress,
+    columns,
     given,
     scheme_options,
     stopping_between_rounds,
@@ -28,6 +29,18 @@ def test_values_of_options_have_the_types_of_toml():
         "levels": 8, "adaptive": True, "reach": 1.5, "kind": "fast", "name": "", "text": "8",
         "formula": "a=b",
     }  # fmt: skip
+
+
+def test_columns_are_ranges_or_categories():
+    found = columns(["capital.gain=-4:1e3", "sex=f, m", "code=[1,2]"])
+    assert found == {
+        "ranges": {"capital.gain": [-4.0, 1000.0]}, "categories": {"sex": ["f", "m"], "code": ["[1", "2]"]}
+    }  # fmt: skip
+    for wrong in ("age", "age=", "=0:1", "age=x:y", "age=a:b,c:d", "age=0:1:2", "age=:120"):
+        with pytest.raises(ValueError, match=f"column = '{wrong}' must look like name=low:high or name=a,b"):
+            columns([wrong])
+    with pytest.raises(ValueError, match="column age is given twice"):
+        columns(["age=0:1", "age=0,1"])
 
 
 def test_what_was_typed_is_given_even_if_it_equals_the_default():

@@ -90,6 +90,11 @@ SMALL = people(40).drop(columns="income")
         ({"ranges": {}}, {}, r"column 'x3' holds numbers: give its public range \(low, high\)"),
         ({"categories": {}}, {}, r"column 'job' holds text: declare its categories"),
         ({"ranges": RANGES | {"x0": (5, 5)}}, {}, r"'x0' has the range \(5, 5\): write \(low, high\)"),
+        ({"ranges": RANGES | {"x0": 100}}, {}, r"'x0' has the range 100: write \(low, high\)"),
+        ({"ranges": RANGES | {"x0": ("a", "b")}}, {}, r"'x0' has the range \('a', 'b'\): write"),
+        ({"settings": {"epsilon": 80.0}}, {}, "settings: leave out epsilon, which arguments"),
+        ({"settings": {"owner": "x0", "seed": 1}}, {}, "settings: leave out owner, seed"),
+        ({"epsilon": "8"}, {}, "epsilon = '8' must be of type float"),
         ({"ranges": RANGES | {"x99": (0, 1)}}, {}, "no column 'x99'"),
         ({"ranges": RANGES | {"job": (0, 1)}}, {}, r"'job' has the range \(0, 1\): .*, or categories"),
         ({"categories": CATEGORIES | {"job": ["a", "b"]}}, {}, r"'job' has undeclared categories: \['c'\]"),
@@ -127,6 +132,14 @@ def test_other_wrong_calls():
         model.fit(SMALL[INPUTS], SMALL.rich[:39])
     with pytest.raises(ValueError, match="PrivateRegressor needs the range of 'rich'"):
         sqsgd.PrivateRegressor(8.0, **FACTS, label="rich").fit(SMALL)
+    twice = pd.concat([SMALL[INPUTS], SMALL[["x0"]]], axis=1)
+    with pytest.raises(ValueError, match="two columns are called 'x0'"):
+        model.fit(twice, SMALL.rich)
+    with pytest.raises(ValueError, match="it has no rows"):
+        model.fit(SMALL[INPUTS][:0], SMALL.rich[:0])
+    narrow = replace(model, ranges=RANGES | {"x0": (0, 10), "x1": (0.1, 0.9)})
+    with pytest.warns(UserWarning, match=r"values outside of their ranges are clipped: x0 .100%., x1"):
+        narrow.fit(SMALL[INPUTS], SMALL.rich)
     assert model.fit(SMALL[INPUTS], SMALL.rich).summary_["noise"] == "secure"  # without a seed
     with pytest.raises(ValueError, match="no column 'x0'"):
         model.predict(SMALL.drop(columns="x0"))

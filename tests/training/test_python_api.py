@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from typed import typed
 
 import sqsgd
+from sqsgd import make_scheme
 
 SMALL = {
     "clients": 4, "rounds": 4, "epsilon": 60.0, "bytes": 12, "batch": 8, "evaluate_every": 2, "workers": 1
@@ -153,6 +155,20 @@ def test_torch_keeps_its_threads_and_numbers_of_numpy_are_numbers(tmp_path):
     finally:
         torch.set_num_threads(before)
     assert (run.config.clients, run.config.epsilon) == (4, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scheme": "fedsgd", "bytes": 0}, "fedsgd, not private, 4 rounds"),
+        ({"scheme": make_scheme("privunit", dim=7850, epsilon=30.0, bytes=12)}, "epsilon 30 per report"),
+        ({"scheme": "cpsgd", "bytes": 0}, "epsilon 5[0-9.]* of the sum of reports"),
+        ({"scheme": "sqsgd-record", "bytes": 0}, "epsilon 60 per record in all rounds"),
+    ],
+)
+def test_what_a_run_says_of_itself_is_its_guarantee(settings, words, tmp_path):
+    run = sqsgd.train(model="linear", **SMALL | settings, out=tmp_path / "run", report=False)
+    assert re.search(words, repr(run)), repr(run)
 
 
 @pytest.mark.parametrize(

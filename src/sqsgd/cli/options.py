@@ -155,10 +155,18 @@ def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -
 def columns(pairs: Iterable[str]) -> dict[str, Any]:
     """The ranges and categories in pairs such as age=0:120 or sex=f,m."""
     found: dict[str, Any] = {}
-    for name, text in scheme_options(pairs).items():
-        ends = ":" in str(text)
-        values = numbers(name, text.replace(":", ",")) if ends else listed(str(text))
-        found.setdefault("ranges" if ends else "categories", {})[name] = values
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        ends = text.split(":")
+        try:
+            values = listed(text) if len(ends) == 1 else [float(end) for end in ends]
+        except ValueError:
+            values = []
+        if not name or not values or len(ends) > 2:
+            raise ValueError(f"column = {pair!r} must look like name=low:high or name=a,b")
+        if any(name in facts for facts in found.values()):
+            raise ValueError(f"column {name} is given twice; give it once")
+        found.setdefault("categories" if len(ends) == 1 else "ranges", {})[name] = values
     return found
 
 

@@ -120,13 +120,13 @@ def table_dataset(
     if not hasattr(table, "iloc") or not hasattr(table, "columns"):
         needed = "label, owner, ranges and categories need a DataFrame or the path of a .csv file"
         raise ValueError(f"dataset = {name!r}: {needed}")
-    whole, classes = columns.examples(table.rename(columns=str))
+    whole, classes = columns.examples(table := table.rename(columns=str))
     unit = "; the label is scaled to -1..1" if whole.labels.is_floating_point() else ""
     if split:
         made = _split(name, whole, f"{{:,}} held-out rows of {name}{unit}")
     else:
         made = _dataset(name, whole, whole, _classes(whole.labels), f"the training rows{unit}")
-    return replace(made, classes=len(classes) or 1), classes
+    return replace(made, classes=len(classes) or 1, note=columns.clipped(table)), classes
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:

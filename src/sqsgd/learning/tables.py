@@ -19,11 +19,12 @@ from sqsgd.learning.partition import Indices
 LABELS, CLIENT = ("label", "labels", "target"), "client"  # columns of a table
 _MOST_CLASSES = 1 << 16
 _REMEDIES = {
-    "numbers": "give its public range (low, high)",
-    "text": "declare its categories",
+    "numbers": "give its public range (low, high), with ranges or --column",
+    "text": "declare its categories, with categories or --column",
     "dates": "turn them into numbers, such as days since a public date",
 }
 _MOST_NAMED, _WIDE = 100, 20.0  # classes of a table; the spread above which a column is called unscaled
+_OUTSIDE = 0.05  # the share of a column's values above which clipping is told
 _TOLD, _BATCH = 5, 1000  # columns that a warning names; examples of a torch Dataset that are read at once
 _EXPECTED = (
     "expected (inputs, labels), (inputs, labels, clients) or ((train_inputs, train_labels), (test_inputs, "
@@ -222,7 +223,9 @@ class Columns:
     def examples(self, table: Any) -> tuple[Examples, list[Any]]:
         """All of a table, and its classes; if the label has a range, it is a number scaled to -1..1."""
         if not len(table) or not table.columns.is_unique:
-            raise ValueError("the table has no rows, or two columns of one name")
+            twice = table.columns[table.columns.duplicated()].tolist()
+            why = f"two columns are called {twice[0]!r}: rename or drop one" if twice else "it has no rows"
+            raise ValueError(f"the table cannot be used: {why}")
         named = [self.label, self.owner] if self.owner else [self.label]
         wrong = [text for name in named if (text := self._problem(table, name))]
         for name in table.columns.difference([*self.inputs, self.label, self.owner], sort=False):
@@ -249,6 +252,12 @@ class Columns:
         shares = (table[name].to_numpy(float)[:, None] - low) / (high - low)
         return np.asarray(np.clip(2 * shares - 1, -1, 1))
 
+    def clipped(self, table: Any) -> str:
+        """One line if many values are outside of their ranges; it says how many, so for simulations."""
+        shares = {name: 1 - table[name].between(*self.ranges[name]).mean() for name in self.ranges}
+        found = [f"{name} ({share:.0%})" for name, share in shares.items() if share > _OUTSIDE]
+        return f"values outside of their ranges are clipped: {', '.join(found[:_TOLD])}" if found else ""
+
     def _problem(self, table: Any, name: str) -> str:
         """The error in a column or its declaration; empty without one."""
         if name not in table.columns:
@@ -258,7 +267,9 @@ class Columns:
             return f"column {name!r} has {missing:,} missing values: fill them in, or drop these rows"
         if name in self.ranges:
             limits, kind = self.ranges[name], _kind(table[name])
-            if len(limits) != 2 or not -np.inf < limits[0] < limits[1] < np.inf or name in self.categories:
+            ends = np.asarray(limits).tolist() if _kind(np.asarray(limits)) == "numbers" else ()
+            pair = isinstance(ends, list) and len(ends) == 2 and -np.inf < ends[0] < ends[1] < np.inf
+            if not pair or name in self.categories:
                 return f"{name!r} has the range {limits}: write (low, high) with low < high, or categories"
             return "" if kind == "numbers" else f"column {name!r} has a range, but holds {kind}"
         chosen = self.categories.get(name, ("a", "b"))

@@ -61,9 +61,12 @@ class PrivateModel:
         facts["ranges"] = {name: list(map(float, ends)) for name, ends in ranges.items()}
         facts["categories"] = {name: list(map(str, values)) for name, values in categories.items()}
         facts |= {"secure": self.random_state is None, "seed": self.random_state or 0}
-        settings = {"evaluate_every": 1_000_000, **self.settings, **facts, "epsilon": float(self.epsilon)}
+        facts |= {"dataset": data, "epsilon": self.epsilon}
+        if given := sorted(facts.keys() & self.settings.keys()):
+            raise ValueError(f"settings: leave out {', '.join(given)}, which arguments of this class decide")
+        settings = {"evaluate_every": 1_000_000, **self.settings, **facts}
         with tempfile.TemporaryDirectory() as folder:
-            run = train(dataset=data, out=f"{folder}/run", report=False, **settings)
+            run = train(out=f"{folder}/run", report=False, **settings)
         self.weights_, self.classes_ = next(run.model.parameters()).detach().numpy(), np.array(names)
         self.summary_ = told = dict(run.summary)
         whom = f"owner in column {self.owner!r}" if self.owner else "row, not for an owner of several"

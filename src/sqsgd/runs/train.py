@@ -70,9 +70,13 @@ class TrainedRun:
     """The torch module, with the weights after the last round."""
 
     def __repr__(self) -> str:
-        about, spent = self.summary, f"epsilon {self.config.epsilon:g} per report"
+        about, notion = self.summary, self.summary["notion"]
+        whom = "of the sum of reports" if notion == "central" else "per report"
+        spent = f"epsilon {about['epsilon']:g} {whom}" if notion != "none" else "not private"
+        if notion == "record":
+            spent = f"epsilon {about['epsilon_all_rounds']:g} per record in all rounds"
         parts = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
-        parts += [str(about.get("scheme", self.config.scheme)), spent, f"{self.config.rounds:,} rounds"]
+        parts += [about["scheme"], spent, f"{self.config.rounds:,} rounds"]
         return f"TrainedRun({', '.join(parts)}, folder={str(self.folder)!r})"
 
     @property
