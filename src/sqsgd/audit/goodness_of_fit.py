@@ -34,7 +34,7 @@ _RARE = 1e-12  # pairs below this probability share one cell
 
 
 def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value and degrees of freedom of a G-test; the rarest are pooled, the rarest seen tested alone."""
+    """The p-value and degrees of freedom of a G-test. The rarest are pooled, the rarest seen tested alone."""
     order = np.argsort(np.asarray(expected, np.float64), kind="stable")
     seen, due = np.asarray(observed, np.float64)[order], np.asarray(expected, np.float64)[order]
     as_rare = np.cumsum(due)
@@ -47,7 +47,7 @@ def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int
 
 
 def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value and degrees of freedom of a G-test for independence; rare columns are pooled."""
+    """Return the p-value and degrees of freedom of a G-test for independence; rare columns are pooled."""
     counts = np.asarray(table, np.float64)
     rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
     counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])
@@ -167,7 +167,8 @@ def known_codes(subject: Subject) -> list[KnownCodes]:
 def _on_levels(
     mechanism: Quantized, bound: float, numbers: np.random.Generator
 ) -> tuple[Floats, npt.NDArray[np.uint8]] | None:
-    """A vector on the levels, as the mechanism sees it, and its codes; the ends are clamped from beyond.
+    """Return a vector on the levels, as the mechanism sees it, and its codes. The ends are clamped from
+    beyond.
 
     Where the range, here one, follows the root mean square: ``count`` coordinates at ± stretch, the others at
     the innermost levels, ± √square.

@@ -35,7 +35,7 @@ class Check:
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Check the installation, the extras and the datasets, and show how to fix problems.
 
-    Exits with 1 if a core component does not work; extras and datasets are optional.
+    Exits with 1 if a core component does not work. Extras and datasets are optional.
     """
     with Progress(quiet=as_json):
         checks = list(examine(data_dir))
@@ -53,7 +53,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
-    """Run every check, the basic ones first; a check that fails does not stop the others."""
+    """Run every check, the basic ones first. A check that fails does not stop the others."""
     from sqsgd.learning.files import dataset_status
 
     for name, attempt in (("entropy", _entropy), ("kernels", _kernels)):
@@ -77,7 +77,7 @@ def _tried(group: str, name: str, attempt: Callable[[], str], fix: str) -> Check
 
 
 def _install(extra: str = "") -> str:
-    """The pip command that installs an extra, with the versions it needs, from this copy's source."""
+    """Return the pip command that installs an extra, with the versions it needs, from this copy's source."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         origin = json.loads(importlib.metadata.distribution("sqsgd").read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
