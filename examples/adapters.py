@@ -17,6 +17,7 @@ from sqsgd.learning.datasets import LETTERS, coded
 from sqsgd.learning.files import data_folder
 
 WIDTH, HEADS, LAYERS, LENGTH = 96, 4, 2, 80
+PLAIN = str.maketrans("\u2018\u2019\u2014", "''-")
 
 
 class LoRA(nn.Linear):
@@ -111,7 +112,8 @@ def lora(classes: int, rank: int = 2) -> Transformer:
 def main(text: str, steps: int) -> float:
     """Train on random pieces of a public file; returns the last loss."""
     torch.manual_seed(0)
-    codes, losses = torch.from_numpy(coded(Path(text).read_text("latin-1"))), []
+    plain = Path(text).read_text("utf-8").translate(PLAIN)
+    codes, losses = torch.from_numpy(coded(plain)), []
     model, pieces = Transformer(len(LETTERS)), torch.arange(LENGTH + 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)

@@ -55,7 +55,6 @@ LIGHT = (
     "sqsgd.PrivQuant(512, 16, 400.0).scale",
     "sqsgd.make_scheme('sqsgd', dim=9, epsilon=9.0, bytes=1)",
     "import sqsgd.report.page, sqsgd.report.charts",
-    "sqsgd.PrivateClassifier",
     "from sqsgd.learning import files; files.dataset_status('/nowhere')",
     "import sqsgd.cli, contextlib, io\n"
     "sys.argv = ['sqsgd', '--help']\n"

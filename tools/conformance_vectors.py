@@ -155,7 +155,7 @@ def _draws(scheme: Scheme) -> Iterator[tuple[str, list[int]]]:
         yield "coin-below", [2**63 - 1]
         yield "coin-at", [2**63]
     if isinstance(mechanism, NearestVertices):
-        edge = int(mechanism._is_near.tables()[0][0])
+        edge = int(mechanism._is_near._sure[0])
         yield "word-below", [0, edge - 1]
         yield "word-tied-below", [0, edge, 0]
         yield "word-tied-above", [0, edge, _LAST]

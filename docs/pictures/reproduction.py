@@ -135,7 +135,8 @@ def _row(curve: Curve, results: Results) -> str:
             f" ({found} on held-out images after the {results.tuning_rounds} rounds that chose the rate)"
         )
     failed = f", {curve.failed} diverged" if curve.failed else ""
-    edge = len(results.rates) > 1 and curve.rate in (min(results.rates), max(results.rates))
+    rates = {*results.rates, *map(float, curve.tried)}
+    edge = len(rates) > 1 and curve.rate in (min(rates), max(rates))
     private = "none" if curve.epsilon is None else f"{curve.epsilon:.0f}"
     cells = [
         label(curve.arm),

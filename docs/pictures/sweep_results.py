@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqsgd.runs.sweep import Cell, Sweep, choose, load_sweep, summary_of
+from sqsgd.runs.sweep import Cell, Sweep, choose, load_sweep, summary_of, wider
 from sqsgd.training.summary import mean_interval
 
 FOLDER = Path(__file__).parents[1] / "assets" / "reproduction"
@@ -23,8 +23,8 @@ class Curve:
     panel: str
     arm: str
     rate: float | None
-    tried: Mapping[str, float]
-    """The accuracy of each rate in the runs that choose one."""
+    tried: Mapping[str, float | None]
+    """The accuracy of each rate in the runs that choose one; None if it diverged."""
     epsilon: float | None
     bytes: int | None
     rounds: tuple[int, ...]
@@ -108,8 +108,9 @@ def keep(results: Mapping[str, Any]) -> None:
 def collect(folder: Path, times: Path | None = None) -> dict[str, Any]:
     """The results in a sweep's folder; ``times`` has a line "wall user system" in seconds for every start."""
     sweep = load_sweep(folder / "sweep.toml")
-    tuned = sum(_ended(folder / job.folder) for job in sweep.tuning_jobs())
-    chosen = choose(sweep, folder) if tuned == len(sweep.tuning_jobs()) else {}
+    planned = {folder / job.folder for job in sweep.tuning_jobs()} | set(folder.glob("tuning/*/lr-*"))
+    tuned = sum(map(_ended, planned))
+    chosen = choose(sweep, folder) if tuned == len(planned) and not wider(sweep, folder) else {}
     curves = [_curve(sweep, cell, folder, chosen.get(cell.name)) for cell in sweep.cells()]
     trained = sum(len(curve["accuracies"]) + curve["failed"] for curve in curves)
     return {
@@ -120,7 +121,7 @@ def collect(folder: Path, times: Path | None = None) -> dict[str, Any]:
         "rounds": sweep.base["rounds"],
         "tuning_rounds": sweep.tuning_rounds,
         "runs_done": tuned + trained,
-        "runs": len(sweep.tuning_jobs()) + len(sweep.seeds) * len(curves),
+        "runs": len(planned) + len(sweep.seeds) * len(curves),
         "cpu_minutes": round(_cpu_seconds(times) / 60, 1),
         "curves": curves,
     }
@@ -136,9 +137,9 @@ def _curve(sweep: Sweep, cell: Cell, folder: Path, rate: float | None) -> dict[s
         "arm": cell.arm,
         "rate": rate,
         "tried": {
-            f"{each:g}": round(100 * found["accuracy"], 2)
-            for each in sweep.rates
-            if (found := summary_of(folder / f"tuning/{cell.name}/lr-{each:g}"))
+            place.name.removeprefix("lr-"): round(100 * found["accuracy"], 2) if found else None
+            for place in sorted(folder.glob(f"tuning/{cell.name}/lr-*"))
+            if (found := summary_of(place)) or _ended(place)
         },
         "epsilon": _finite(first.get("epsilon")),
         "bytes": first.get("bytes_up"),

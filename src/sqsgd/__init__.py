@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from sqsgd.core import Aggregate, Mechanism, Privacy, Scheme, Transform
@@ -30,13 +31,13 @@ from sqsgd.privacy.certificate import (
 from sqsgd.privacy.ledger import Ledger
 from sqsgd.privacy.planner import Plan, plan
 from sqsgd.privacy.reconstruction import reconstruction_bound
-from sqsgd.runs.estimators import PrivateClassifier, PrivateRegressor
 from sqsgd.runs.train import TrainedRun, run, train
 from sqsgd.schemes import SCHEMES, make_scheme
 from sqsgd.training.settings import RunConfig
 
 if TYPE_CHECKING:
     from sqsgd.learning.records import record_sum
+    from sqsgd.runs.estimators import PrivateClassifier, PrivateRegressor
 
 __version__ = "0.1.0"
 
@@ -76,10 +77,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """``record_sum`` loads torch, so it is imported when it is first used."""
-    if name != "record_sum":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sqsgd.learning.records import record_sum
+_LATER = {
+    "record_sum": "sqsgd.learning.records",
+    "PrivateClassifier": "sqsgd.runs.estimators",
+    "PrivateRegressor": "sqsgd.runs.estimators",
+}
+"""These load torch or scikit-learn, so they are imported when they are first used."""
 
-    return record_sum
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

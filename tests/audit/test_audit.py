@@ -8,9 +8,8 @@ from subjects import subject
 
 from sqsgd import SCHEMES, MalformedReport, make_scheme
 from sqsgd.audit import Audit, Finding, Step, audit, distinguishing, noise
-from sqsgd.audit.audit_page import page
 from sqsgd.audit.checklist import gathered
-from sqsgd.audit.findings import by_test, judged
+from sqsgd.audit.findings import by_test, judged, page
 
 MANDATORY = {"ratio", "distinguish", "tally", "law", "noise", "message", "reconstruct"}
 

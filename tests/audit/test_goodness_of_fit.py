@@ -1,6 +1,5 @@
 """Goodness-of-fit tests, and the exact laws of codes that reports are compared with."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,15 +7,15 @@ import pytest
 import reference
 from subjects import subject
 
+from sqsgd import seeded_rng
 from sqsgd.audit.goodness_of_fit import (
     chance_of_mean,
     g_test,
     known_codes,
     match_probabilities,
     pair_probabilities,
-    with_doubt,
 )
-from sqsgd.mechanisms.privquant import PrivQuant
+from sqsgd.audit.subject import forward
 from sqsgd.mechanisms.sparse import SparseLaw
 
 
@@ -48,32 +47,14 @@ def test_a_position_that_always_matches_survives_rounding():
         assert chance == pytest.approx(min(1.0, 2 * usual**96), rel=1e-6, abs=1e-300), matches
 
 
-# ---------------------------------------------------------------- PrivQuant codes
-
-
-def test_matches_with_an_uncertain_code():
-    """Over all outputs of 4 codes with 3 levels, if the first code is 1 instead of 0."""
-    quantizer = PrivQuant(4, 3, 5.0)
-    seen = np.zeros(5)
-    for at in range(4):
-        codes = np.eye(1, 4, at, dtype=np.uint8)[0]
-        for out in itertools.product(range(3), repeat=4):
-            seen[out.count(0)] += math.exp(quantizer.log_density(np.array(out, np.uint8), codes)) / 4
-    law = match_probabilities(quantizer)
-    assert law.sum() == pytest.approx(1.0, abs=1e-9)
-    np.testing.assert_allclose(with_doubt(law, 3, 0.25), 0.75 * law + 0.25 * seen, rtol=1e-9)
-
-
-def test_an_uncertain_code_raises_no_false_alarm():
-    """A regression test: one audit in a hundred of schemes with more than two levels raised one."""
-    case = subject("sqsgd-paper")
-    quantizer = case.scheme.mechanism.quantizer
-    law, doubt = match_probabilities(quantizer), max(vector.doubt for vector in known_codes(case))
-    assert 1e-6 < doubt < 0.02
-    seen = np.random.default_rng(0).multinomial(199, law / law.sum())
-    seen[quantizer.threshold - 1] += 1
-    assert g_test(seen, 200 * law)[0] < 1e-6
-    assert g_test(seen, 200 * with_doubt(law, quantizer.levels, doubt))[0] > 1e-6
+@pytest.mark.parametrize("name", ["sqsgd", "sqsgd-paper"])
+def test_known_codes_are_those_that_are_rounded_to(name):
+    case = subject(name)
+    mechanism = case.scheme.mechanism
+    for task, x, codes, _ in known_codes(case):
+        image, half_range, _ = mechanism.prepared(forward(case.scheme, x, task), task.bound)
+        assert np.array_equal(mechanism.quantizer.quantize(image, half_range, seeded_rng(1)), codes)
+    assert match_probabilities(mechanism.quantizer).sum() == pytest.approx(1.0, abs=1e-9)
 
 
 # ---------------------------------------------------------------- sparse codes

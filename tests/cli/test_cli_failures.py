@@ -141,7 +141,7 @@ MISTAKES = [
     ("compare --rates a,b", "comma-separated numbers"),
     ("compare --small", "--small needs --config"),
     ("compare --config text.toml", "sqsgd train --config text.toml"),
-    ("compare --out run", "run holds a training run: choose another --out"),
+    ("compare --out run", "run holds a run already: --resume it, or choose another --out"),
     ('compare --schemes ""', "schemes is empty: give one or more, separated by commas"),
     ("compare --lr 0.1 --rates 0.1,0.2", "lr and rates exclude each other"),
     ("compare --config figure7", "figure7 does not exist; did you mean 'figure"),

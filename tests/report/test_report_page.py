@@ -163,9 +163,6 @@ def test_csv_has_a_row_per_run_per_arm_and_per_point(grouped, tmp_path):
     assert float(points[-1]["half_width_95"]) == groups[0].accuracy[1]
 
 
-BASELINE = {"scheme": "fedsgd", "notion": "none"}
-
-
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [
@@ -178,11 +175,6 @@ BASELINE = {"scheme": "fedsgd", "notion": "none"}
         ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
         # Names that runs were given are their labels, with a number where two groups have one.
         ([{"name": "Us"}, {"name": "Us", "bytes": 64}], {"Us", "Us (2)"}),
-        # Baselines are not named after budgets that they ignore.
-        (
-            [{"epsilon": 200.0}, {"bytes": 128}, BASELINE, {**BASELINE, "epsilon": 200.0}],
-            {"sqsgd, ε 200, 256 bytes", "sqsgd, ε 400, 128 bytes", "fedsgd", "fedsgd (2)"},
-        ),
     ],
 )
 def test_labels_name_what_differs_and_nothing_else(grouped, settings, labels):

@@ -155,7 +155,7 @@ def test_scikit_learn_takes_it_for_its_own():
     table = pd.DataFrame(np.linspace(0, 1, 40)[:, None])  # its column is called 0
     assert cross_val_score(numbers, table, table[0], cv=2).shape == (2,)
     assert model.set_params(epsilon=2.0).epsilon == 2.0
-    with pytest.raises(ValueError, match="depth: no such argument"):
+    with pytest.raises(ValueError, match="Invalid parameter 'depth'"):
         model.set_params(depth=3)
     shares = model.fit(SMALL[INPUTS], SMALL.rich).predict_proba(SMALL)
     assert shares.sum(axis=1) == pytest.approx(np.ones(40))

@@ -42,7 +42,7 @@ def test_a_scheme_is_an_object(tmp_path):
     assert (run.config.scheme, run.config.epsilon, run.summary["scheme"]) == ("in-memory", 7.0, "privunit")
     settings = {"resume": True, "report": False, "out": tmp_path / "run"}
     parts = {"dataset": numbers(), "model": REGRESSION["model"]}
-    with pytest.raises(ValueError, match="scheme = 'in-memory': this run was begun from Python"):
+    with pytest.raises(ValueError, match="scheme = 'in-memory': this run was started from Python"):
         sqsgd.train(**parts, **settings)
     other = sqsgd.make_scheme("privunit", dim=DIM, epsilon=6.0)
     with pytest.raises(ValueError, match="is another than this run was begun with"):

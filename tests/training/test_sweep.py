@@ -79,7 +79,8 @@ def test_what_is_wrong_is_named_before_anything_runs(change, message):
 
 def finished(values, out, resume=False):
     sweep = make_sweep(values, "a test")
-    sweeps.open_folder(sweep, out, resume=resume)
+    if not resume:
+        sweeps.begin_sweep(sweep, out)
     ticks = list(sweeps.run_sweep(sweep, out, jobs=1))
     return ticks, json.loads((out / "table.json").read_text())
 
@@ -89,8 +90,8 @@ def test_a_sweep_ends_with_a_table_names_what_failed_and_is_not_done_twice(tmp_p
     out, wrong = tmp_path / "sweep", {"scheme": "sqsgd", "options": {"levels": 1000}}
     values = {**SWEEP, "arms": [*SWEEP["arms"], wrong]}
     ticks, rows = finished(values, out)
-    assert (ticks[-1].runs, ticks[-1].failed) == (4, 0)
-    assert any(tick.failed == 2 for tick in ticks)
+    assert ticks[-1] == ("training: 4 of 4 runs, round 24 of 24", 24, 24)
+    assert any("2 failed, " in text for text, *_ in ticks)
     *good, bad = rows
     assert {row["arm"] for row in good} == {"sqsgd", "fedsgd"}
     assert all(row["runs"] == 2 and row["half_width"] is None for row in good)  # from three runs on
@@ -107,26 +108,20 @@ def test_a_sweep_ends_with_a_table_names_what_failed_and_is_not_done_twice(tmp_p
 
 
 def test_folders_are_not_mixed_up(tmp_path):
-    sweep, other = make_sweep(SWEEP, ""), make_sweep({**SWEEP, "seeds": [5]}, "")
-    with pytest.raises(ValueError, match="nothing to resume"):
-        sweeps.open_folder(sweep, tmp_path / "a", resume=True)
-    sweeps.open_folder(sweep, tmp_path / "a", resume=False)
-    sweeps.open_folder(sweep, tmp_path / "a", resume=True)
+    sweep = make_sweep(SWEEP, "")
+    sweeps.begin_sweep(sweep, tmp_path / "a")
+    assert load_sweep(tmp_path / "a" / "sweep.toml") == sweep
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").write_text("")
-    for chosen, name, resume, words in (
-        (sweep, "a", False, "holds a sweep already"),
-        (other, "a", True, "another sweep"),
-        (sweep, "b", False, "not empty"),
-    ):
+    for name, words in (("a", "holds a sweep already"), ("b", "not empty"), ("b/mine", "is a file; name")):
         with pytest.raises(ValueError, match=words):
-            sweeps.open_folder(chosen, tmp_path / name, resume=resume)
+            sweeps.begin_sweep(sweep, tmp_path / name)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
 
 
 def test_two_processes_do_not_run_one_sweep(tmp_path):
     sweep = make_sweep(SWEEP, "a test")
-    sweeps.open_folder(sweep, tmp_path, resume=False)
+    sweeps.begin_sweep(sweep, tmp_path)
     with (tmp_path / "sweep.toml").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is running the sweep"):

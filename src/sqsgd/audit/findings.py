@@ -1,14 +1,17 @@
-"""The result of an audit: one finding per check."""
+"""The result of an audit, one finding per check, and its files: an HTML page and the numbers as JSON."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from sqsgd._internal.files import known
+from sqsgd._internal.files import known, write_atomically
 from sqsgd.core import Notion
+from sqsgd.report.page import render
 
 SIGNIFICANCE = 1e-6  # a goodness-of-fit test fails if its p-value is below this
 Outcome = Literal["passed", "violated", "not applicable"]
@@ -16,13 +19,22 @@ _SCOPES = {
     "central": " The guarantee covers the sum of all reports under secure aggregation; one report has none.",
     "record": " The guarantee is for single records; it does not hide what they have in common.",
 }
+_KINDS = {
+    "ratio": "Likelihood ratios: does any message distinguish two inputs better than epsilon allows?",
+    "distinguish": "Distinguishing: what lower bound on epsilon do real messages give?",
+    "tally": "Tally: does any pair of many inputs give any output too differently, by counts alone?",
+    "law": "Goodness of fit: do reports have the distribution that the proof assumes?",
+    "noise": "Noise: does it come from the operating system, and is it never reused?",
+    "message": "Messages: do they contain anything besides the private codes?",
+    "reconstruct": "Reconstruction: how much of a gradient does one message reveal?",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check. The guarantee is violated where ``measured`` exceeds ``limit``."""
 
-    check: str  # its kind: a key of audit_page._KINDS
+    check: str  # its kind: a key of _KINDS
     name: str
     outcome: Outcome
     sentence: str
@@ -106,3 +118,28 @@ def by_test(name: str, sentence: str, test: tuple[float, int], check: str = "law
 
 def skipped(check: str, name: str, sentence: str) -> Finding:
     return Finding(check=check, name=name, outcome="not applicable", sentence=sentence)
+
+
+def write_audit(audit: Audit, folder: str | Path) -> list[Path]:
+    """Write audit.html and audit.json, and return their paths."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    files = {"audit.html": page(audit).encode(), "audit.json": json.dumps(audit.to_dict(), indent=2).encode()}
+    for name, content in files.items():
+        write_atomically(target / name, content)
+    return [target / name for name in files]
+
+
+def page(audit: Audit) -> str:
+    kinds: dict[str, list[Finding]] = {}
+    for finding in audit.findings:
+        kinds.setdefault(_KINDS.get(finding.check, finding.check), []).append(finding)
+    return render(
+        Path(__file__).with_name("audit.html"),
+        title=f"Audit of {audit.scheme}",
+        kind="audit",
+        audit=audit,
+        guarantee="none" if audit.notion == "none" else f"epsilon {audit.epsilon:,.12g} ({audit.notion})",
+        kinds=kinds,
+        shown=shown,
+    )

@@ -28,7 +28,6 @@ _RARELY = 8.0  # a budget at which the unlikely side of most mechanisms is seen 
 _BATCH = 5  # reports drawn many at once, over those drawn one by one
 _LEAST_EXPECTED = 5.0  # of a cell, which a test's limiting distribution needs
 _CLAMPED = 0.9  # a reach below this clamps every coordinate of a flat vector
-_MOST_DOUBT = 0.02  # coordinates per report; their law is corrected to first order in it
 _SHARE_OF_BOUND = 0.37  # the norm lies between two symbols, so that its rounding is tested too
 _RARE = 1e-12  # pairs below this probability share one cell
 
@@ -139,62 +138,29 @@ class KnownCodes(NamedTuple):
     x: Vector
     codes: npt.NDArray[np.uint8]
     size: float | None
-    doubt: float  # expected number of other codes: float32 does not hit inner levels exactly
 
 
 def known_codes(subject: Subject) -> list[KnownCodes]:
-    """One for each of several tasks; none where the public steps or the range leave the codes uncertain."""
+    """One for each of several tasks, beyond the range at every coordinate; none where no vector surely is."""
     scheme, numbers, found = subject.scheme, subject.numbers("certain"), list[KnownCodes]()
     mechanism = scheme.mechanism
-    if not isinstance(mechanism, Quantized):
+    if not isinstance(mechanism, Quantized) or (mechanism.own_reach or 0.0) >= _CLAMPED:
         return []
     for client in range(_TASKS):
         task = task_for(scheme, subject.seed, client=client, round=client % 3)
-        target = _on_levels(mechanism, task.bound, numbers)
-        if target is None:
-            return []
-        x = preimage(scheme, target[0].astype(np.float32), task)
+        ends = numbers.choice(np.array([-1.0, 1.0]), mechanism.dim)
+        target = ends * numbers.uniform(1.0, 1.05, mechanism.dim)
+        if mechanism.own_reach is None:
+            target *= 1.5 * mechanism.prepared(np.zeros(mechanism.dim, np.float32), task.bound)[1]
+        else:  # the range follows the root mean square
+            target *= _SHARE_OF_BOUND * task.bound / float(np.linalg.norm(target))
+        x = preimage(scheme, target.astype(np.float32), task)
         image, half_range, size = mechanism.prepared(forward(scheme, x, task), task.bound)
-        top = mechanism.quantizer.levels - 1
-        places = np.clip((image.astype(np.float64) / half_range + 1) * top / 2, 0, top)
-        doubt = float(np.abs(places - target[1]).sum())
-        if doubt > _MOST_DOUBT:
+        if not np.all(ends * image > half_range):
             return []
-        found.append(KnownCodes(task, x, target[1], size, doubt))
+        codes = np.where(ends > 0, mechanism.quantizer.levels - 1, 0).astype(np.uint8)
+        found.append(KnownCodes(task, x, codes, size))
     return found
-
-
-def _on_levels(
-    mechanism: Quantized, bound: float, numbers: np.random.Generator
-) -> tuple[Floats, npt.NDArray[np.uint8]] | None:
-    """Return a vector on the levels, as the mechanism sees it, and its codes. The ends are clamped from
-    beyond.
-
-    Where the range, here one, follows the root mean square: ``count`` coordinates at ± stretch, the others at
-    the innermost levels, ± √square.
-    """
-    dim, levels, reach = mechanism.dim, mechanism.quantizer.levels, mechanism.own_reach
-    signs, stretch = numbers.integers(0, 2, dim), np.full(dim, 1.5)
-    if reach is None:
-        codes = numbers.integers(0, levels, dim)
-        _, length, _ = mechanism.prepared(np.zeros(dim, np.float32), bound)
-    elif reach < _CLAMPED:
-        codes, stretch = signs * (levels - 1), numbers.uniform(1.0, 1.05, dim)
-    else:
-        square = float((1 - levels % 2) / (levels - 1)) ** 2
-        count = int(0.95 * dim * (1 / reach**2 - square) / (1 - square)) if square < 1 else 0
-        if count < 1:
-            return None
-        outer = np.zeros(dim, bool)
-        outer[numbers.choice(dim, count, replace=False)] = True
-        inner = (levels - 1) // 2 + (signs if levels % 2 == 0 else 0)
-        codes = np.where(outer, signs * (levels - 1), inner)
-        stretch[:] = math.sqrt((dim / reach**2 - (dim - count) * square) / count)
-    values = 2.0 * codes / (levels - 1) - 1.0
-    values = np.where(np.abs(values) == 1.0, stretch * values, values)
-    if reach is not None:
-        length = _SHARE_OF_BOUND * bound / float(np.linalg.norm(values))
-    return length * values, codes.astype(np.uint8)
 
 
 def law_of_codes(subject: Subject) -> Iterator[Finding]:
@@ -215,8 +181,7 @@ def law_of_codes(subject: Subject) -> Iterator[Finding]:
     matching = np.concatenate(same)
     matches = matching.sum(axis=1)
     told = f"{matches.size:,} reports of {dim:,} codes"
-    doubt = sum(vector.doubt for vector in vectors) / len(vectors)
-    law = with_doubt(match_probabilities(mechanism.quantizer), levels, doubt)
+    law = match_probabilities(mechanism.quantizer)
     if (test := g_test(np.bincount(matches, minlength=dim + 1), matches.size * law))[1] == 0:
         yield skipped("law", _MATCHES, _ONE)
     else:
@@ -240,19 +205,6 @@ def match_probabilities(quantizer: PrivQuant) -> Floats:
     densities = np.where(matches >= quantizer.threshold, *quantizer.law.log_densities)
     ways = stats.binom.logpmf(matches, dim, 1 / levels) + dim * math.log(levels)
     return np.asarray(np.exp(ways + densities))
-
-
-def with_doubt(chances: Floats, levels: int, doubt: float) -> Floats:
-    """The distribution of observed matches if, with probability ``doubt``, one code is not the known one.
-
-    It is one of l matches with probability l / n, and then no match; else one with probability 1 / (K - 1).
-    """
-    matches = np.arange(chances.size)
-    kept, found = chances * matches / matches[-1], chances * (1 - matches / matches[-1]) / (levels - 1)
-    seen = chances - kept - found
-    seen[:-1] += kept[1:]
-    seen[1:] += found[:-1]
-    return np.asarray((1 - doubt) * chances + doubt * seen)
 
 
 def _places(matching: npt.NDArray[np.bool_], told: str) -> Iterator[Finding]:

@@ -16,8 +16,7 @@ from sqsgd.privacy.reconstruction import reconstruction_bound
 
 CHANCE = 1e-6  # that the largest cosine of all trials exceeds its bound although ε is correct
 _SEEDS = 5
-_BEYOND = 1.05  # how far beyond the range a coordinate must lie to be clamped for certain
-_UNSENT, _SAME = "coordinates that are not sent", "same codes, same bytes"
+_UNSENT = "coordinates that are not sent"
 
 
 def message_checks(subject: Subject) -> Iterator[Finding]:
@@ -27,7 +26,6 @@ def message_checks(subject: Subject) -> Iterator[Finding]:
     if privacy.is_private:
         yield _columns(subject)
         yield _unsent(subject, x, numbers)
-        yield _same_codes(subject, numbers)
 
 
 def _unit_vector(dim: int, numbers: np.random.Generator) -> Vector:
@@ -84,35 +82,6 @@ def _unsent(subject: Subject, x: Vector, numbers: np.random.Generator) -> Findin
     return judged("message", _UNSENT, sentence, changed, 0)
 
 
-def _same_codes(subject: Subject, numbers: np.random.Generator) -> Finding:
-    """With the same noise, vectors that are rounded to the same codes give the same message."""
-    scheme, mechanism, changed, compared = subject.scheme, subject.scheme.mechanism, 0, 0
-    if not isinstance(mechanism, Quantized):
-        return skipped("message", _SAME, "Its codes are not PrivQuant's.")
-    for seed, task in enumerate(_tasks(subject, _SEEDS)):
-        signs = numbers.choice(np.array([-1.0, 1.0]), mechanism.dim)
-        messages = []
-        for _ in range(2):  # every coordinate is beyond the range, and the size is clamped too
-            y = (30 * task.bound * signs * numbers.uniform(1.0, 1.2, signs.size)).astype(np.float32)
-            x = preimage(scheme, y, task)
-            image = forward(scheme, x, task)
-            beyond = np.min(np.abs(y)) >= _BEYOND * mechanism.prepared(y, task.bound)[1]
-            if beyond and cosine(image, y) > 1 - 1e-5 and np.all(np.sign(image) == signs):
-                messages.append(scheme.encode(x, task, seeded_rng(seed)))
-        compared += len(messages) == 2
-        changed += len(set(messages)) == 2
-    if compared == 0:
-        return skipped("message", _SAME, "At this budget no two vectors certainly have the same codes.")
-    sentence = f"{changed or 'None'} of {compared} messages differ between vectors with the same codes."
-    return judged("message", _SAME, sentence, changed, 0)
-
-
-def epsilon_of_vector(subject: Subject) -> float:
-    """ε of one report for the whole vector against the server; infinite without a local guarantee."""
-    privacy = subject.scheme.privacy
-    return privacy.epsilon if privacy.notion == "local" else math.inf
-
-
 def guessed_directions(subject: Subject) -> Iterator[Finding]:
     """The decoded report as a guess at the direction: of the block that is sent, and of the whole vector."""
     scheme = subject.scheme
@@ -136,7 +105,9 @@ def _direction(subject: Subject, name: str, dim: int, block: bool = False) -> Fi
         guess = scheme.mechanism.estimate(columns, task.bound) if block else scheme.decode(message, task)
         cosines.append(cosine(guess, truth))
     largest, mean = max(cosines), sum(cosines) / len(cosines)
-    bound = reconstruction_bound(epsilon_of_vector(subject), dim, CHANCE / len(cosines))
+    privacy = scheme.privacy  # without a local guarantee, the server may know the vector
+    epsilon = privacy.epsilon if privacy.notion == "local" else math.inf
+    bound = reconstruction_bound(epsilon, dim, CHANCE / len(cosines))
     sentence = f"Largest cosine of {len(cosines)} decoded reports with the truth ({mean:.4f} on average)."
     found = judged("reconstruct", name, sentence, largest, bound, mean=mean, dimensions=dim)
     return found if bound < 1.0 else replace(found, outcome="not applicable")

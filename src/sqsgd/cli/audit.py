@@ -35,8 +35,8 @@ def audit(
     and tries to reconstruct directions.
     """
     from sqsgd.audit import Subject, steps
-    from sqsgd.audit.audit_page import write_audit
     from sqsgd.audit.checklist import gathered
+    from sqsgd.audit.findings import write_audit
     from sqsgd.schemes import check_name, make_scheme
 
     check_name("scheme", scheme)

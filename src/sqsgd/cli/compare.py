@@ -74,25 +74,22 @@ def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
     """Train a sweep, print its table and write its page. Exits with 1 if an arm has no run."""
-    from sqsgd.runs.sweep import Interrupted, check_folder, check_runs, open_folder, run_sweep
+    from sqsgd.runs.sweep import Interrupted, begin_sweep, check_folder, check_runs, run_sweep
     from sqsgd.training.run_folder import new_folder
 
-    if out is not None:
-        check_folder(sweep, out, resume=resume)
+    if out is not None and not resume:
+        check_folder(out)
     with options.Progress(quiet=as_json) as progress:
         progress.show("loading torch", now="torch" not in sys.modules)
         lines = check_runs(sweep)
     out = new_folder(name) if out is None else out
-    open_folder(sweep, out, resume=resume)
-    for line in () if resume else lines:
-        typer.echo(line, err=True)
+    if not resume:
+        begin_sweep(sweep, out)
+        typer.echo("".join(f"{line}\n" for line in lines), nl=False, err=True)
     try:
         with options.stopping_between_rounds() as signals, options.Progress(quiet=as_json) as progress:
-            for tick in run_sweep(sweep, out, jobs=jobs or cores(), stop=signals):
-                failed = f", {tick.failed} failed" if tick.failed else ""
-                where = f"round {tick.rounds:,} of {tick.of_rounds:,}"
-                text = f"{tick.stage}: {tick.runs} of {tick.of_runs} runs{failed}, {where}"
-                progress.show(text, tick.rounds, tick.of_rounds)
+            for done in run_sweep(sweep, out, jobs=jobs or cores(), stop=signals):
+                progress.show(*done)
     except Interrupted:
         raise Ended(f"stopped; resume with --resume --out {out}", 128 + signals[0]) from None
     except OSError as error:

@@ -1,9 +1,6 @@
 """``sqsgd doctor``, ``schemes`` and ``data``: what works on this machine, and what there is to choose."""
 
-import contextlib
 import importlib
-import importlib.metadata
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -11,13 +8,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
 
 import typer
 
 from sqsgd._internal.checks import integer, real
 from sqsgd.cli.options import Bytes, DataDir, Dim, Epsilon, Json, Progress, group
-from sqsgd.cli.output import EXTRAS, cell, print_fields, print_json, print_result, print_table, wrapped
+from sqsgd.cli.output import EXTRAS, INSTALL, cell, print_json, print_result, print_table, wrapped
 from sqsgd.learning.files import FETCHABLE
 
 
@@ -57,9 +53,9 @@ def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
     from sqsgd.learning.files import dataset_status
 
     for name, attempt in (("entropy", _entropy), ("kernels", _kernels)):
-        yield _tried("basics", name, attempt, _install())
+        yield _tried("basics", name, attempt, "pip install --upgrade sqsgd")
     for extra, modules in EXTRAS.items():
-        yield _tried("extras", extra, partial(_imports, modules), _install(f"[{extra}]"))
+        yield _tried("extras", extra, partial(_imports, modules), INSTALL.format(extra))
     for each in dataset_status(data_dir):
         if each.available:
             yield Check("data sets", each.name, "good", str(each.where))
@@ -74,17 +70,6 @@ def _tried(group: str, name: str, attempt: Callable[[], str], fix: str) -> Check
     except Exception as error:
         state = "missing" if isinstance(error, ModuleNotFoundError) else "broken"
         return Check(group, name, state, str(error), fix)
-
-
-def _install(extra: str = "") -> str:
-    """Return the pip command that installs an extra, with the versions it needs, from this copy's source."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        origin = json.loads(importlib.metadata.distribution("sqsgd").read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable"):
-            return f"pip install --editable '{unquote(urlsplit(origin['url']).path)}{extra}'"
-        if url := origin.get("url"):
-            return f"pip install 'sqsgd{extra} @ {url}'"
-    return f"pip install --upgrade 'sqsgd{extra}'"
 
 
 def _entropy() -> str:
@@ -130,12 +115,9 @@ def list_data(data_dir: DataDir = None, as_json: Json = False) -> None:
     from sqsgd.learning.files import dataset_status
 
     rows = dataset_status(data_dir)
-    if as_json:
-        print_json([{**asdict(row), "where": str(row.where or "")} for row in rows])
-        return
-    for row in rows:
-        where = f"here: {row.where}" if row.available else f"missing {', '.join(row.missing)}; {row.how}"
-        print_fields([(row.name, where)], 15)
+    where = [str(row.where) if row.where else f"missing {', '.join(row.missing)}; {row.how}" for row in rows]
+    lines = [wrapped(f"{row.name:14} {place}", 15) for row, place in zip(rows, where, strict=True)]
+    print_result(as_json, [{**asdict(row), "where": str(row.where or "")} for row in rows], *lines)
 
 
 @app.command("fetch")

@@ -27,6 +27,7 @@ EXTRAS = {
     "collect": ("starlette", "uvicorn", "httptools", "psycopg"),
 }
 """What each extra must be able to import."""
+INSTALL = "pip install 'sqsgd[{}]'"
 FAILED, WRONG_USAGE, INTERNAL_ERROR = 1, 2, 70
 _began = [time.perf_counter()]  # of this command; in tests, of the last that was run
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -133,7 +134,7 @@ def explained(error: Exception) -> tuple[str, int]:
         return str(error), FAILED
     if isinstance(error, ModuleNotFoundError):
         extra = next((extra for extra, modules in EXTRAS.items() if error.name in modules), "")
-        how = f"pip install 'sqsgd[{extra}]'" if extra else "install it"
+        how = INSTALL.format(extra) if extra else "install it"
         return f"the module {error.name} is not installed: {how}", WRONG_USAGE
     if isinstance(error, OSError) and error.errno in _FULL:
         where = f"{error.filename}: " if error.filename else ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
     from sqsgd.privacy.several import SeveralPlan
 
-_ALWAYS = {"dim", "bytes", "epsilon", "details", "as_json"}
+_ALWAYS = {"dim", "bytes", "epsilon", "as_json"}
 _TAKEN = {
     "once": {"once", "users", "delta", "central"},
     "central": {"users", "delta", "central", "local", "visits", "svg"},
@@ -55,9 +55,6 @@ def plan(
     svg: Annotated[Path | None, typer.Option(help="With --central: file to write a chart to.")] = None,
     records: Annotated[int, typer.Option(help="Per record: total number of records over all silos.")] = 0,
     silos: Annotated[int, typer.Option(help="With --records: silos, each reporting in every round.")] = 10,
-    details: Annotated[
-        bool, typer.Option("--details", help="Also show parameters, other schemes and bounds.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
@@ -91,7 +88,7 @@ def plan(
         if not {"epsilon", "central"} & typed.keys():
             raise ValueError("--once needs --epsilon (local) or --central")
         one: dict[str, Any] = {"epsilon": typed.get("epsilon"), "central": central}
-        _show_once(as_json, details, dim=dim, bytes=bytes_, users=users, delta=delta, **one)
+        _show_once(as_json, dim=dim, bytes=bytes_, users=users, delta=delta, **one)
         return
     chosen = make_plan(
         dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
@@ -101,10 +98,7 @@ def plan(
         print_json(chosen.to_dict())
         return
     _show_verdict(chosen, epsilon)
-    if details:
-        _show_details(chosen)
-    else:
-        typer.echo("\n--details shows parameters, other schemes and bounds.")
+    typer.echo("\n--json shows parameters, other schemes and bounds.")
 
 
 def _show_verdict(chosen: Plan, epsilon: float) -> None:
@@ -126,57 +120,11 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
     print_fields([*fields, *(("Warning", text) for text in chosen.warnings)], 13)
 
 
-def _show_details(chosen: Plan) -> None:
-    """Everything that the plan is made of."""
-    from sqsgd.privacy.planner import ratio
-
-    if chosen.recommendation is not None:
-        typer.echo(wrapped(f"\nWhy {chosen.recommendation.scheme}: {chosen.recommendation.reason}"))
-    typer.echo()
-    print_fields(_fields(chosen), 19)
-    typer.echo()
-    print_table(
-        ("one stateless report", "arithmetic", "bytes", "NMSE", "/ optimum"),
-        [
-            [way.name, way.arithmetic, f"{way.message_bytes:,}", f"{way.nmse:,.4g}", f"{part:.3g}"]
-            for way in chosen.stateless
-            for part in [ratio(way.nmse, chosen.optimum)]
-        ],
-    )
-    _print_list("What an attacker can reconstruct", [each.sentence for each in chosen.reconstruction])
-
-
 def _print_list(heading: str, sentences: Sequence[str]) -> None:
     if sentences:
         typer.echo(wrapped(f"\n{heading}"))
     for sentence in sentences:
         typer.echo(wrapped(f"  * {sentence}", 4))
-
-
-def _fields(chosen: Plan) -> list[tuple[str, str]]:
-    whole = f"{chosen.dim:,}" if chosen.coordinates <= chosen.dim else f"{chosen.coordinates:,} rotated ones"
-    sent, law = f"{chosen.coordinates:,} of {whole}, as signs", "matches"
-    if chosen.code == "levels":
-        sent = sent.replace("signs", f"{chosen.levels} levels over ± {chosen.reach:g} deviations")
-    elif chosen.code == "sparse":
-        sent = f"{chosen.count:,} of {chosen.coordinates:,} rotated ones, with their signs"
-        sent, law = f"{sent}, drawn around the {chosen.near:,} largest", "or more matches"
-    law = f"{chosen.threshold:,} {law} with probability {chosen.keep:.10g}; scale {chosen.scale:.6g}"
-    rest = "envelope and norm" if chosen.epsilon_norm else "envelope"
-    shares = f"{chosen.epsilon_direction:g} direction + {chosen.epsilon_norm:g} norm"
-    clients = f"{chosen.clients:,} client{'s' if chosen.clients > 1 else ''}"
-    best = f"{chosen.optimum_ratio:.3g} times"
-    best = best if chosen.optimum_ratio < math.inf else "beyond any multiple of"
-    error = f"{chosen.nmse:.4g} of one report, {chosen.nmse_block:.4g} on its block"
-    return [
-        ("scheme", "sqsgd-stateless"),
-        ("coordinates", sent),
-        ("threshold, keep", law),
-        ("epsilon", f"{chosen.epsilon:g} = {shares}"),
-        ("bytes", f"{chosen.message_bytes:,} per message: {chosen.bits:,} bits of codes, and {rest}"),
-        ("NMSE", f"{error} (relative); of the mean over {clients} {chosen.nmse_mean:.4g}"),
-        ("optimum (PrivUnit)", f"{chosen.optimum:.4g}, so this is {best} the best possible"),
-    ]
 
 
 def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
@@ -229,8 +177,8 @@ def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
 def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     from sqsgd.privacy.record_plan import record_plan
 
-    budget = {name: value for name, value in typed.items() if name not in ("details", "as_json")}
-    chosen = record_plan(**{"silos": 10, **budget})
+    typed.pop("as_json", None)
+    chosen = record_plan(**{"silos": 10, **typed})
     if as_json:
         print_json(chosen.to_dict())
         return
@@ -254,7 +202,7 @@ def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     _print_list("Warnings", chosen.warnings)
 
 
-def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
+def _show_once(as_json: bool, **budget: Any) -> None:
     from sqsgd.privacy.several import plan_once
 
     chosen = plan_once(**budget)
@@ -276,8 +224,4 @@ def _show_once(as_json: bool, details: bool, **budget: Any) -> None:
         *([("Warning", chosen.warning)] if chosen.warning else []),
     ]
     print_fields(fields, 13)
-    if details:
-        bound = f"{central.epsilon:.6g}, by the {central.bound} bound"
-        _print_list(f"{central.sentence}\n\nThe central epsilon {bound}, holds if", central.assumptions)
-    else:
-        typer.echo("\n--details shows the assumptions of the central guarantee.")
+    _print_list(f"{central.sentence}\n\nThe central guarantee holds if", central.assumptions)

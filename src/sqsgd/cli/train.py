@@ -149,7 +149,7 @@ def report(
     groups = group_runs(readable)
     written = [write_page(groups, unreadable, runs, out, title)]
     for each in unreadable:
-        typer.echo(f"not shown: {each.reason}", err=True)
+        typer.echo(f"not shown: {each}", err=True)
     for kind, folder in folders.items():
         tables = kind == "csv"
         written += write_tables(groups, folder) if tables else write_charts(all_charts(groups), folder, kind)

@@ -148,18 +148,11 @@ def _labels(groups: Sequence[Group]) -> list[str]:
     differing = [name for name in names if len({repr(values.get(name)) for values in unnamed}) > 1]
     taken, labels = Counter[str](), []
     for group, values in zip(groups, settings, strict=True):
-        parts = [_part(name, values.get(name)) for name in differing if not _ignores(group, name)]
+        parts = [_part(name, values.get(name)) for name in differing]
         label = clean(values["name"] or ", ".join(parts) or group.config.scheme)
         taken[label] += 1
         labels.append(label if taken[label] == 1 else f"{label} ({taken[label]})")
     return labels
-
-
-def _ignores(group: Group, name: str) -> bool:
-    """Return whether the scheme ignores a budget, because it is a baseline without privacy or compression."""
-    if name == "bytes":  # the budget counts the codes, without an envelope
-        return group.last("bytes_up") > 2 * group.config.bytes + 64
-    return name == "epsilon" and group.notion == "none"
 
 
 def _part(name: str, value: Any) -> str:

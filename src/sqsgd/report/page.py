@@ -23,7 +23,7 @@ from sqsgd.report.charts import COLOURS, PAGE, SERIES, all_charts
 from sqsgd.report.groups import Group, group_runs
 from sqsgd.report.statement import MEANINGS, statements
 from sqsgd.report.tables import MISSING, Row, Shown, counted, interval, listed
-from sqsgd.training.reading import Unreadable, read_runs, sweep_title
+from sqsgd.training.reading import read_runs, sweep_title
 from sqsgd.training.summary import Headline
 
 LAST = {"epsilon": "epsilon", "epsilon_total": "epsilon_total", "bytes_per_report": "bytes_up"}
@@ -44,7 +44,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, title: str | None
 
 def write_page(
     groups: Sequence[Group],
-    unreadable: Sequence[Unreadable],
+    unreadable: Sequence[str],
     paths: Sequence[str | Path],
     out: str | Path,
     title: str | None = None,
@@ -70,7 +70,7 @@ def write_page(
         kind="training report",
         specs={f"#plot-{chart.name}": chart.spec() for chart in charts if chart.points},
         lead=_lead(groups),
-        notices=[*unfinished, *(("", f"not shown: {each.reason}") for each in unreadable)],
+        notices=[*unfinished, *(("", f"not shown: {each}") for each in unreadable)],
         banded=not all(math.isnan(group.accuracy[1]) for group in groups),
         headings={**HEADINGS, "mean": measured.title},
         results=arms(groups),

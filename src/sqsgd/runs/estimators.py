@@ -2,11 +2,14 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.extmath import softmax
+from sklearn.utils.validation import check_is_fitted
 
 from sqsgd.runs.train import train
 
@@ -71,34 +74,16 @@ class PrivateModel:
         self.guarantee_ = f"{spent}; central: {told.get('central_note', 'none')}"
         return self
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments by name, as scikit-learn's ``clone`` needs them."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def set_params(self, **values: Any) -> Self:
-        """Change arguments."""
-        if unknown := values.keys() - self.get_params().keys():
-            raise ValueError(f"{', '.join(sorted(unknown))}: no such argument")
-        vars(self).update(values)
-        return self
-
-    def __sklearn_tags__(self) -> Any:  # only scikit-learn calls this
-        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="regressor" if self._numbers else "classifier",
-            target_tags=TargetTags(required=False),
-            regressor_tags=RegressorTags() if self._numbers else None,
-            classifier_tags=None if self._numbers else ClassifierTags(),
-        )
-
     def _scores(self, table: Any) -> npt.NDArray[Any]:
-        if not hasattr(self, "weights_"):
-            raise ValueError("this model is not fitted yet: call fit first")
+        check_is_fitted(self, "weights_")
         return np.asarray(self.columns_.rows(_table(table)).double().numpy() @ self.weights_.T.astype(float))
 
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
+        """scikit-learn's score: the accuracy of classes, or R2 of numbers."""
+        return float(super().score(X, X[self.columns_.label] if y is None else y))  # type: ignore[misc]
 
-class PrivateClassifier(PrivateModel):
+
+class PrivateClassifier(PrivateModel, ClassifierMixin, BaseEstimator):
     """A private logistic regression on a DataFrame: see ``PrivateModel`` for its arguments."""
 
     _numbers = False
@@ -110,16 +95,10 @@ class PrivateClassifier(PrivateModel):
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """Return the model's probability of each of ``classes_``, a row of each row."""
-        scores = self._scores(X)
-        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
-        """Return the accuracy, as scikit-learn's."""
-        return float((self.predict(X) == np.asarray(X[self.columns_.label] if y is None else y)).mean())
+        return np.asarray(softmax(self._scores(X)))
 
 
-class PrivateRegressor(PrivateModel):
+class PrivateRegressor(PrivateModel, RegressorMixin, BaseEstimator):
     """A private least-squares regression on a DataFrame. The label needs a public range, too."""
 
     _numbers = True
@@ -129,11 +108,6 @@ class PrivateRegressor(PrivateModel):
         scores = self._scores(X)[:, 0]
         low, high = self.columns_.ranges[self.columns_.label]
         return np.asarray((scores + 1) / 2 * (high - low) + low)
-
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
-        """Return the coefficient of determination R2, as scikit-learn's."""
-        found, true = self.predict(X), np.asarray(X[self.columns_.label] if y is None else y)
-        return float(1 - ((found - true) ** 2).sum() / ((true - true.mean()) ** 2).sum())
 
 
 def _table(value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from sqsgd._internal import checks
 from sqsgd._internal.files import read_toml, write_atomically
 from sqsgd.runs import train
-from sqsgd.training.run_folder import CONFIG, METRICS, SUMMARY, SWEEP, RunFolder, check_no_file, read_object
+from sqsgd.training.run_folder import CONFIG, SUMMARY, SWEEP, RunFolder, read_object
 from sqsgd.training.settings import FIELDS, USUAL_ROUNDS, RunConfig, load_config, make_config
 from sqsgd.training.summary import ACCURACY, mean_interval, read_headline
 
@@ -222,42 +222,22 @@ def experiment_file(path: Path) -> Path:
     raise ValueError(f"{path} does not exist{known}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tick:
-    stage: str
-    rounds: int
-    of_rounds: int
-    runs: int
-    of_runs: int
-    failed: int
-
-
 class Interrupted(Exception):
     """The sweep was asked to stop. It can be resumed."""
 
 
-def check_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
-    """Raise ValueError unless ``out`` is free, or is to be resumed and of the same sweep."""
-    check_no_file(out)
-    if (out / SWEEP).exists():
-        if not resume:
-            raise ValueError(f"{out} holds a sweep already: --resume it, or choose another --out")
-        if load_sweep(out / SWEEP) != sweep:
-            raise ValueError(f"{out / SWEEP} is another sweep: choose another --out")
-        return
-    if resume:
-        raise ValueError(f"{out} holds no {SWEEP}: nothing to resume")
-    if (out / CONFIG).exists() or (out / METRICS).exists():
-        raise ValueError(f"{out} holds a training run: choose another --out")
+def check_folder(out: Path) -> None:
+    """Raise ValueError unless a new sweep can use this folder."""
+    RunFolder(out).check_free()
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: choose a new or an empty folder as --out")
 
 
-def open_folder(sweep: Sweep, out: Path, *, resume: bool) -> None:
-    check_folder(sweep, out, resume=resume)
-    if not resume:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / SWEEP, sweep.to_toml().encode())
+def begin_sweep(sweep: Sweep, out: Path) -> None:
+    """Write the file of a new sweep, from which it is resumed."""
+    check_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / SWEEP, sweep.to_toml().encode())
 
 
 def check_runs(sweep: Sweep) -> list[str]:
@@ -285,8 +265,13 @@ def check_runs(sweep: Sweep) -> list[str]:
     return [f"{'; '.join(places)}: {line}" for line, places in told.items() if line]
 
 
-def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()) -> Iterator[Tick]:
-    """Choose learning rates, do the final runs, write table.json. Stops once ``stop`` is not empty."""
+def run_sweep(
+    sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
+) -> Iterator[tuple[str, int, int]]:
+    """Choose learning rates, do the final runs, write table.json. Stops once ``stop`` is not empty.
+
+    Yields what is done, its rounds and the rounds of all of it.
+    """
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     rounds, stopping = context.Value("Q", 0), context.Event()
     with (
@@ -298,17 +283,17 @@ def run_sweep(sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
         except BlockingIOError:
             raise ValueError(f"another process is running the sweep in {out}") from None
 
-        def run_all(stage: str, todo: list[Job]) -> Iterator[Tick]:
-            rounds.value, failed = 0, 0
+        def run_all(stage: str, todo: list[Job]) -> Iterator[tuple[str, int, int]]:
+            rounds.value, failed, of_rounds = 0, 0, sum(job.config.rounds for job in todo)
             waiting: set[Future[bool]] = {pool.submit(_run_job, job, out) for job in todo}
             while waiting:
                 done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 failed += sum(not future.result() for future in done)
                 if stop and not stopping.is_set():
                     stopping.set()
-                runs, of_rounds = len(todo) - len(waiting), sum(job.config.rounds for job in todo)
-                about = {"runs": runs, "of_runs": len(todo), "failed": failed}
-                yield Tick(stage=stage, rounds=rounds.value, of_rounds=of_rounds, **about)
+                told = f"{stage}: {len(todo) - len(waiting)} of {len(todo)} runs, "
+                told += f"{failed} failed, " if failed else ""
+                yield f"{told}round {rounds.value:,} of {of_rounds:,}", rounds.value, of_rounds
             if stopping.is_set():
                 raise Interrupted
 

@@ -283,7 +283,7 @@ class Run:
         if config.reports > 1 and (ledgers := _ledgers(config, self.scheme)):
             ledgers.check(config.clients)
         if config.once and self.order is None:
-            order = orders.secret_order(*_sizes(config), **_passes(config))
+            order = orders.secret_order(**config.slots)
             run = dataclasses.replace(self, order=order, order_file=orders.keep_order(order, self.folder))
         state = initial_state(self.problem.initial(), self.settings)
         files.begin(state, run._about(), config.to_toml())
@@ -427,18 +427,8 @@ def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = N
         problem.check_records()
     order = None
     if config.once and not config.secure:
-        order = orders.seeded_order(*_sizes(config), config.seed, **_passes(config))
+        order = orders.seeded_order(seed=config.seed, **config.slots)
     return Run(config=config, folder=folder, problem=problem, scheme=scheme, settings=settings, order=order)
-
-
-def _sizes(config: RunConfig) -> tuple[int, int]:
-    return config.clients, config.participants or config.clients
-
-
-def _passes(config: RunConfig) -> dict[str, Any]:
-    """What an order needs to know about the passes of a run."""
-    one_visit = config.reports > config.passes
-    return {"rounds": config.rounds // config.passes, "reports": config.reports, "one_visit": one_visit}
 
 
 def check_parts(config: RunConfig) -> None:

@@ -95,14 +95,6 @@ class RunData:
         return values[~np.isnan(values)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """A folder that looks like a run but cannot be read."""
-
-    folder: Path
-    reason: str
-
-
 def read_run(folder: Path) -> RunData:
     """Read one run. Raises ValueError if its configuration cannot be read."""
     error = ""
@@ -142,16 +134,16 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[Unreadable]]:
-    """Return all readable runs, and the other folders with the reason. Raises ValueError if there is none."""
+def read_runs(paths: Iterable[str | Path]) -> tuple[list[RunData], list[str]]:
+    """All runs that can be read, and why the others cannot; ValueError if none can be read."""
     runs, unreadable = [], []
     for folder in find_runs(paths):
         try:
             runs.append(read_run(folder))
         except (ValueError, OSError) as error:
-            unreadable.append(Unreadable(folder=folder, reason=str(error)))
+            unreadable.append(str(error))
     if not runs:
-        raise ValueError("no run can be read: " + "; ".join(each.reason for each in unreadable))
+        raise ValueError("no run can be read: " + "; ".join(unreadable))
     return runs, unreadable
 
 

@@ -57,11 +57,13 @@ class RunFolder:
     def check_free(self) -> None:
         """Raise ValueError if a new run cannot use this folder, or would replace files in it."""
         path = self.path
-        check_no_file(path)
+        for place in (path, *path.parents):
+            if place.is_file():
+                raise ValueError(f"out = {str(path)!r}: {place} is a file; name a folder that can be created")
         if (path / CONFIG).exists() and (self.begun or self.metrics.exists()):
             raise ValueError(f"{path} holds a run already: --resume it, or choose another --out")
         if (path / SWEEP).exists():
-            raise ValueError(f"{path} holds a sweep: choose another --out")
+            raise ValueError(f"{path} holds a sweep already: --resume it, or choose another --out")
         for name in (METRICS, CONFIG, MODEL, SUMMARY, CENTRAL, REPORT):
             if (path / name).exists() and (path / name).stat().st_size:
                 raise ValueError(f"{path} holds a {name}, which a run would replace: choose another --out")
@@ -156,13 +158,6 @@ class RunFolder:
             write_atomically(self.path / CENTRAL, json.dumps(certificate, indent=1).encode())
         write_atomically(self.path / MODEL, save(dict(model)))
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2, allow_nan=False).encode())
-
-
-def check_no_file(path: Path) -> None:
-    """Raise ValueError if there is a file where this folder would be made."""
-    for place in (path, *path.parents):
-        if place.is_file():
-            raise ValueError(f"out = {str(path)!r}: {place} is a file; name a folder that can be created")
 
 
 def read_lines(file: BinaryIO) -> Iterator[dict[str, Any] | None]:

@@ -360,6 +360,13 @@ class RunConfig(Settings):
         return (self.participants or self.clients) * (self.reports // self.passes)
 
     @property
+    def slots(self) -> dict[str, Any]:
+        """What the order of users who take part once in a pass must know: arguments of ``Order``."""
+        sizes = {"users": self.clients, "per_round": self.participants or self.clients}
+        parts = {"rounds": self.rounds // self.passes, "one_visit": self.reports > self.passes}
+        return {**sizes, **parts, "reports": self.reports}
+
+    @property
     def average_reports(self) -> float:
         """Reports of a client that build on each other, on average: none do in secret slots."""
         return 1 if self.once else self.rounds * self.asked / max(1, self.clients)
