@@ -15,14 +15,14 @@ LARGEST = 1e13  # the largest magnitude of a coordinate
 
 
 def integer(name: str, value: object, least: int, most: int) -> int:
-    """A whole number in least..most."""
+    """Return a whole number in least..most."""
     if not isinstance(value, _WHOLE) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} = {value!r} must be a whole number from {least} to {most}")
     return int(value)
 
 
 def real(name: str, value: object, least: float, most: float, *, open_ends: bool = False) -> float:
-    """A finite number in [least, most], or in (least, most)."""
+    """Return a finite number in [least, most], or in (least, most)."""
     number = _number(value)
     if not (least < number < most if open_ends else least <= number <= most):
         if math.isinf(least) and math.isinf(most):
@@ -34,7 +34,8 @@ def real(name: str, value: object, least: float, most: float, *, open_ends: bool
 
 
 def _number(value: object) -> float:
-    """The value as a float, rounded down; NaN, which fails every comparison, if it is not a finite number.
+    """Return the value as a float, rounded down; NaN, which fails every comparison, if it is not a finite
+    number.
 
     Rounded down, an epsilon given in a wider type never grows:
     tests/internal/test_checks.py::test_wider_numbers_are_rounded_down.
@@ -54,7 +55,7 @@ def _number(value: object) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """A finite number above zero, as a float not above it."""
+    """Return a finite number above zero, as a float not above it."""
     number = _number(value)
     if not number > 0:
         raise ValueError(f"{name} = {value!r} must be a finite number above 0")
@@ -62,7 +63,7 @@ def positive(name: str, value: object) -> float:
 
 
 def shaped(name: str, value: Any, dim: int) -> Vector:
-    """A contiguous float32 vector of length dim; float16 and float64 are converted."""
+    """Return a contiguous float32 vector of length dim; float16 and float64 are converted."""
     array = _array(name, value, dim, "f", "be a float vector (x.astype('float32'))")
     if array.dtype != _FLOAT32 or not array.flags.carray:
         with np.errstate(over="ignore"):
@@ -71,7 +72,7 @@ def shaped(name: str, value: Any, dim: int) -> Vector:
 
 
 def shaped_rows(name: str, value: Any, rows: int, dim: int) -> Vector:
-    """A contiguous float32 matrix of this shape; float16 and float64 are converted."""
+    """Return a contiguous float32 matrix of this shape; float16 and float64 are converted."""
     array = np.asarray(value)
     if array.dtype.kind != "f" or array.shape != (rows, dim):
         raise ValueError(
@@ -81,7 +82,7 @@ def shaped_rows(name: str, value: Any, rows: int, dim: int) -> Vector:
 
 
 def vector(name: str, value: Any, dim: int) -> Vector:
-    """A float32 vector of length dim with coordinates within ±1e13."""
+    """Return a float32 vector of length dim with coordinates within ±1e13."""
     from sqsgd._internal.kernels.rotation import within
 
     result = shaped(name, value, dim)
@@ -92,7 +93,7 @@ def vector(name: str, value: Any, dim: int) -> Vector:
 
 
 def finite_size(name: str, size: float) -> float:
-    """A vector's norm or largest magnitude, which is finite only if all its coordinates are."""
+    """Return a vector's norm or largest magnitude, which is finite only if all its coordinates are."""
     if not size < math.inf:
         raise ValueError(f"{name} contains NaN or infinity")
     return size
@@ -123,7 +124,7 @@ def fields(values: Mapping[str, Any], kinds: Mapping[str, type], where: str) -> 
 
 
 def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]:
-    """A vector of dim whole numbers in 0..levels-1, as uint8."""
+    """Return a vector of dim whole numbers in 0..levels-1, as uint8."""
     array = _array(name, value, dim, "iu", "contain whole numbers")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= levels:
@@ -133,7 +134,7 @@ def codes(name: str, value: Any, dim: int, levels: int) -> npt.NDArray[np.uint8]
 
 
 def _array(name: str, value: Any, dim: int, kinds: str, wanted: str) -> npt.NDArray[Any]:
-    """The value as an array of length dim whose dtype is of one of NumPy's ``kinds``."""
+    """Return the value as an array of length dim whose dtype is of one of NumPy's ``kinds``."""
     try:
         array = np.asarray(value)
     except ValueError as error:

@@ -50,7 +50,7 @@ def precision(bits: int) -> Iterator[None]:
 
 
 def settle(question: Callable[[], Answer | None]) -> Answer:
-    """Ask at increasing precision until the enclosures decide; returns the first answer that is not None."""
+    """Ask at increasing precision until the enclosures decide. Returns the first answer that is not None."""
     bits = START_BITS
     while bits <= MOST_BITS:
         with precision(bits):
@@ -62,7 +62,7 @@ def settle(question: Callable[[], Answer | None]) -> Answer:
 
 
 def nearest(value: Callable[[], arb]) -> float:
-    """The value as a float, within one unit in the last place (zero if it is below 2^-1100)."""
+    """Return the value as a float, within one unit in the last place (zero if it is below 2^-1100)."""
 
     def question() -> float | None:
         ball = value()
@@ -73,7 +73,7 @@ def nearest(value: Callable[[], arb]) -> float:
 
 
 def rounded(value: Callable[[], arb], towards: float) -> float:
-    """The value as a float on the side of ``towards`` (an infinity), at most two units away."""
+    """Return the value as a float on the side of ``towards`` (an infinity), at most two units away."""
 
     def question() -> float | None:
         ball = value()
@@ -243,7 +243,7 @@ class InverseCdf:
         return np.array(self._ends, np.int64), below, above
 
     def continue_from(self, word: int, rng: Source) -> int:
-        """The exact draw whose first 64 bits are ``word``, when these bits do not decide it."""
+        """Return the exact draw whose first 64 bits are ``word``, when these bits do not decide it."""
         bits = 64
         while True:
             with precision(bits + START_BITS):
@@ -253,7 +253,7 @@ class InverseCdf:
             word, bits = word << 64 | rng.word(), bits + 64
 
     def _search(self, word: int, bits: int) -> int | None:
-        """The draw for U in [word, word + 1) / 2^bits, if it is the same for all of them."""
+        """Return the draw for U in [word, word + 1) / 2^bits, if it is the same for all of them."""
         low, high = arb(word) / arb(2) ** bits, arb(word + 1) / arb(2) ** bits
         least, most = 0, self._top
         while least < most:
@@ -269,7 +269,7 @@ class InverseCdf:
 
 
 def _whole(number: arb) -> int:
-    """The floor of an exact number, at least zero."""
+    """Return the floor of an exact number, at least zero."""
     floor = number.floor().unique_fmpz()
     if floor is None:
         raise ArithmeticError(f"{number} is not exact")
@@ -277,7 +277,7 @@ def _whole(number: arb) -> int:
 
 
 def bernoulli(log_odds: Callable[[], arb]) -> InverseCdf:
-    """An exact draw that is 1 with probability 1 / (1 + exp(-log_odds)), else 0."""
+    """Return an exact draw that is 1 with probability 1 / (1 + exp(-log_odds)), else 0."""
 
     def cdf(value: int) -> arb:
         return arb(1) if value else 1 / (1 + log_odds().exp())
@@ -290,18 +290,18 @@ _UNITS = 1 << 1074
 
 
 def to_units(number: float) -> int:
-    """A finite float as a whole number of units, exactly."""
+    """Return a finite float as a whole number of units, exactly."""
     top, bottom = number.as_integer_ratio()
     return top * (_UNITS // bottom)
 
 
 def from_units(units: int) -> Fraction:
-    """The number of units as an exact fraction."""
+    """Return the number of units as an exact fraction."""
     return Fraction(units, _UNITS)
 
 
 def rounded_up(number: Fraction) -> float:
-    """The least float not below the number."""
+    """Return the least float not below the number."""
     try:
         result = float(number)
     except OverflowError:
@@ -310,12 +310,12 @@ def rounded_up(number: Fraction) -> float:
 
 
 def rounded_down(number: Fraction) -> float:
-    """The greatest float not above the number."""
+    """Return the greatest float not above the number."""
     return -rounded_up(-number) + 0.0  # never -0.0, which would look like an error in reports
 
 
 def total(epsilon: float, reports: int) -> float:
-    """The epsilon of ``reports`` reports of ``epsilon`` each: the exact product, rounded up.
+    """Return the epsilon of ``reports`` reports of ``epsilon`` each: the exact product, rounded up.
 
     tests/internal/test_exact.py::test_totals_are_never_too_small.
     """
@@ -323,7 +323,7 @@ def total(epsilon: float, reports: int) -> float:
 
 
 def add_up(*epsilons: float) -> float:
-    """The exact sum, rounded up."""
+    """Return the exact sum, rounded up."""
     return rounded_up(sum(map(Fraction, epsilons), Fraction()))
 
 
@@ -344,7 +344,7 @@ def cost(name: str, value: object) -> float:
 
 
 def three_digits(epsilon: float, digits: int = 3) -> str:
-    """An ε as text with so many significant digits, rounded up, so that no statement is below it.
+    """Return an ε as text with so many significant digits, rounded up, so that no statement is below it.
 
     >>> three_digits(0.138111), three_digits(4.0)
     ('0.139', '4')

@@ -92,7 +92,7 @@ def prepared(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 def put(temporary: Path, path: Path) -> None:
-    """Replace a file by the prepared one; after a crash it is either the old file or the new one."""
+    """Replace a file by the prepared one. After a crash it is either the old file or the new one."""
     os.replace(temporary, path)  # noqa: PTH105
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -102,7 +102,7 @@ def put(temporary: Path, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file that is not secret; after a crash it is either the old file or the complete new one."""
+    """Replace a file that is not secret. After a crash it is either the old file or the complete new one."""
     temporary = prepared(path, content, 0o666)
     try:
         put(temporary, path)
@@ -116,20 +116,20 @@ NUMBERS = {"infinity": math.inf, "-infinity": -math.inf, "nan": math.nan}
 
 
 def worded(value: object) -> object:
-    """The value, with infinity and NaN as strings."""
+    """Return the value, with infinity and NaN as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "infinity" if value > 0 else "nan" if math.isnan(value) else "-infinity"
     return value
 
 
 def known(value: object) -> object:
-    """The value, with infinity as a string, and NaN and minus infinity (unknown values) as None."""
+    """Return the value, with infinity as a string, and NaN and minus infinity (unknown values) as None."""
     word = worded(value)
     return word if word is value or word == "infinity" else None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The keys and values of a file; raises ValueError naming the file if it is not valid TOML."""
+    """Return the keys and values of a file. Raises ValueError naming the file if it is not valid TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ def replace_secret(name: str, content: bytes) -> None:
 
 
 def read_secret(name: str) -> bytes:
-    """The bytes kept under the name; FileNotFoundError without any."""
+    """Return the bytes kept under the name. Raises FileNotFoundError without any."""
     path = _path(name)
     if path.stat().st_mode & 0o077:
         raise PermissionError(f"{path} is open to other users of this machine: it is not secret any more")

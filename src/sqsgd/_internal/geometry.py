@@ -138,10 +138,10 @@ def edge(log_width: float) -> arb:
 def chance(dim: int, log_width: float) -> tuple[arb, arb, arb]:
     """F = P(t >= g), h = E[t; t >= g] and E[(t - g)+] for a uniform point of the sphere, from ln(1 - g²).
 
-    t is one coordinate of the point; its density is proportional to (1 - t²)^((d-3)/2). With s = 1 - g²
-    and a = (d-1)/2, h = s^a / (2 a B(a, 1/2)). Near the middle F = (1 - I_{g²}(1/2, a)) / 2. Far out, where
-    Arb's incomplete beta function is slow and loses precision, F = h K / g with Gauss's continued fraction
-    for K = 2F1(1, 1/2; a+1; -s/g²): its terms are positive, so the truncation error can be enclosed.
+    t is one coordinate of the point. Its density is proportional to (1 - t²)^((d-3)/2). With s = 1 - g² and a
+    = (d-1)/2, h = s^a / (2 a B(a, 1/2)). Near the middle F = (1 - I_{g²}(1/2, a)) / 2. Far out, where Arb's
+    incomplete beta function is slow and loses precision, F = h K / g with Gauss's continued fraction for K =
+    2F1(1, 1/2; a+1; -s/g²): its terms are positive, so the truncation error can be enclosed.
     """
     log_rest, a = arb(log_width), arb(dim - 1) / 2
     g, square = edge(log_width), -log_rest.expm1()

@@ -21,7 +21,7 @@ class Step(NamedTuple):
     run: Callable[[Subject], Iterable[Finding]]
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Run the checks; a scheme that cannot open its own messages fails any of them."""
+        """Run the checks. A scheme that cannot open its own messages fails any of them."""
         try:
             yield from self.run(subject)
         except MalformedReport as error:
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 def steps(subject: Subject) -> tuple[Step, ...]:
-    """The steps that apply to a scheme's guarantee."""
+    """Return the steps that apply to a scheme's guarantee."""
     notion, sparse = subject.scheme.privacy.notion, isinstance(subject.scheme.mechanism, SparseMatches)
     if notion == "none":
         sentence = f"{subject.name} has no guarantee to break."

@@ -78,7 +78,7 @@ def expected_answers(vectors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def compare(answers: Mapping[str, Any], vectors: Mapping[str, Any]) -> Comparison:
-    """All differences. A section may be left out, but within a section no answer may be missing."""
+    """Return all differences. A section may be left out, but within a section no answer may be missing."""
     agree, differences, unanswered = 0, [], []
     for section, expected in expected_answers(vectors).items():
         if section not in answers:

@@ -113,7 +113,7 @@ class Scores(NamedTuple):
 
 
 def lower_bound(chosen_on: Scores, measured_on: Scores, level: float, delta: float = 0.0) -> float:
-    """A bound that exceeds the true ε with probability at most 2 ``level``.
+    """Return a bound that exceeds the true ε with probability at most 2 ``level``.
 
     The event E, a score on one side of a threshold, is chosen on some reports and measured on others. Under
     (ε, δ)-DP, P(E | x) <= e^ε P(E | x') + δ.
@@ -145,7 +145,7 @@ def _cautious(likely: Floats, count: float, unlikely: Floats, other: float, delt
 
 
 def level_of(subject: Subject) -> float:
-    """The level of each confidence limit: two scores per budget, two limits per bound."""
+    """Return the level of each confidence limit: two scores per budget, two limits per bound."""
     return (1 - CONFIDENCE) / (4 * len(subject.budgets))
 
 
@@ -241,7 +241,7 @@ class Events:
         return np.array(rows).astype(np.int64)
 
     def label(self, event: int) -> str:
-        """An event in words; those from ``size`` on are the complements."""
+        """Return an event in words; those from ``size`` on are the complements."""
         if event >= self.size:
             return f"anything but {self.label(event - self.size)}"
         which = int(np.searchsorted(self.starts, event, side="right")) - 1
@@ -249,7 +249,7 @@ class Events:
 
 
 def _kinds(column: AnyColumn) -> int:
-    """The number of events of one position: its codes, or buckets of many."""
+    """Return the number of events of one position: its codes, or buckets of many."""
     return column.alphabet if column.alphabet and column.alphabet <= _MOST_CODES else _BUCKETS
 
 
@@ -261,7 +261,7 @@ def _kind_of(column: AnyColumn, codes: Array) -> Places:
 
 
 def closest_pair(counts: Places, trials: int, level: float) -> tuple[int, int, int, float]:
-    """The pair of rows and the event with the largest lower bound on ε, and this bound.
+    """Return the pair of rows and the event with the largest lower bound on ε, and this bound.
 
     Events are the columns and their complements. No bound exceeds the true ε of its pair, except with
     probability 2 ``level`` times the size of ``counts``.

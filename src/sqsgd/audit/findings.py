@@ -74,7 +74,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """The guarantee withstood every check; a scheme without a guarantee does not pass."""
+        """The guarantee withstood every check. A scheme without a guarantee does not pass."""
         return self.result == "kept"
 
     @property
@@ -102,13 +102,13 @@ def shown(value: float | None) -> str:
 def judged(
     check: str, name: str, sentence: str, measured: float, limit: float, slack: float = 0.0, **details: object
 ) -> Finding:
-    """A check that passes where ``measured`` is at most ``limit + slack``."""
+    """Return a check that passes where ``measured`` is at most ``limit + slack``."""
     outcome: Outcome = "passed" if measured <= limit + slack else "violated"
     return Finding(check, name, outcome, sentence, float(measured), float(limit), details)
 
 
 def by_test(name: str, sentence: str, test: tuple[float, int], check: str = "law") -> Finding:
-    """The finding of a test from its p-value and degrees of freedom."""
+    """Return the finding of a test from its p-value and degrees of freedom."""
     p_value, freedom = test
     with np.errstate(divide="ignore"):
         measured = abs(float(np.log10(p_value)))

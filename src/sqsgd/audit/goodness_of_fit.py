@@ -33,7 +33,7 @@ _RARE = 1e-12  # pairs below this probability share one cell
 
 
 def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value and degrees of freedom of a G-test; the rarest are pooled, the rarest seen tested alone."""
+    """The p-value and degrees of freedom of a G-test. The rarest are pooled, the rarest seen tested alone."""
     order = np.argsort(np.asarray(expected, np.float64), kind="stable")
     seen, due = np.asarray(observed, np.float64)[order], np.asarray(expected, np.float64)[order]
     as_rare = np.cumsum(due)
@@ -46,7 +46,7 @@ def g_test(observed: npt.ArrayLike, expected: npt.ArrayLike) -> tuple[float, int
 
 
 def independence_test(table: npt.ArrayLike) -> tuple[float, int]:
-    """The p-value and degrees of freedom of a G-test for independence; rare columns are pooled."""
+    """Return the p-value and degrees of freedom of a G-test for independence; rare columns are pooled."""
     counts = np.asarray(table, np.float64)
     rare = counts.sum(axis=0) < 10 * _LEAST_EXPECTED
     counts = np.column_stack([counts[:, ~rare], counts[:, rare].sum(axis=1)])

@@ -38,7 +38,7 @@ def _tasks(subject: Subject, count: int) -> list[Task]:
 
 
 def _declared(subject: Subject, x: Vector) -> Finding:
-    """A message that is unpacked and packed again is the same to the last byte: it holds only the columns."""
+    """Check that unpacking and packing restores a message to the last byte: it holds only the columns."""
     scheme, wrong, rng = subject.scheme, 0, subject.noise()
     spike = np.eye(1, x.size, dtype=np.float32)[0]
     vectors = [np.float32(size) * each for size in (1.0, 1e3, 1e-3, 0.0) for each in (x, spike)]

@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
 
 def key_of(noise: Callable[[], Rng]) -> Key:
-    """Watch a fresh generator read its key, then flip one bit of it after another; equal draws count once."""
+    """Watch a fresh generator read its key, then flip one bit of it after another. Equal draws count once."""
     noise().take(_DRAWN)  # imports, and reads that happen once per process, come before
     read = flipped = 0
 
@@ -107,7 +107,7 @@ def key_check(subject: Subject) -> Finding:
 def draw_in_every_setting(
     noise: Callable[[], Rng], draw: Callable[[Rng, int], list[bytes]]
 ) -> tuple[list[bytes], list[str]]:
-    """Pieces that must never repeat, and the settings; a fork may refuse to draw, which is safe.
+    """Pieces that must never repeat, and the settings. A fork may refuse to draw, which is safe.
 
     One generator draws twice, then fresh ones, threads and forks. ``draw`` gets the number of the setting.
     """

@@ -37,7 +37,7 @@ _MOST_SYMBOLS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A scheme and the sizes of its audit. ``seed`` fixes vectors and tasks; the noise is real."""
+    """A scheme and the sizes of its audit. ``seed`` fixes vectors and tasks. The noise is real."""
 
     name: str
     make: Callable[..., Scheme]  # from ``dim``, ``epsilon`` and ``bytes``, as the functions of ``SCHEMES``
@@ -129,7 +129,7 @@ class Small:
         return [self.scheme.encode(x, self.task, rng) for _ in range(count)]
 
     def batch(self, x: Vector, count: int, rng: Rng) -> list[bytes]:
-        """The same by ``encode_many``."""
+        """Return the same by ``encode_many``."""
         tasks = Tasks(self.task, np.full(count, self.task.client))
         messages = self.scheme.encode_many(np.broadcast_to(x, (count, x.size)), tasks, rng)
         return [message.tobytes() for message in messages]
@@ -199,12 +199,12 @@ def has_density(mechanism: Mechanism) -> bool:
 
 
 def task_for(scheme: Scheme, seed: int, *, client: int = 0, round: int = 0, length: float = 1.0) -> Task:
-    """A task whose bound suits vectors of this length."""
+    """Return a task whose bound suits vectors of this length."""
     return Task(round=round, client=client, seed=seed, dim=scheme.dim, bound=length * scheme.unit_bound)
 
 
 def forward(scheme: Scheme, x: Vector, task: Task) -> Vector:
-    """The mechanism's input for a vector: the transforms alone."""
+    """Return the mechanism's input for a vector: the transforms alone."""
     for transform in scheme.transforms:
         x = transform.forward(x, task)
     return x
@@ -226,7 +226,7 @@ def preimage(scheme: Scheme, y: Vector, task: Task) -> Vector:
 
 
 def cosine(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
-    """The cosine of the angle between two vectors; zero if either is zero."""
+    """Return the cosine of the angle between two vectors, or zero if either is zero."""
     first, second = a.astype(np.float64), b.astype(np.float64)
     lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / lengths if lengths > 0 else 0.0

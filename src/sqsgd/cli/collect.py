@@ -92,7 +92,7 @@ def invite(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print new single-use invitations, one per line; they are not stored."""
+    """Print new single-use invitations, one per line. They are not stored."""
     from sqsgd.federation.collect.study import INVITED, KEY, invitations, load_study, read_key
 
     study = load_study(folder)

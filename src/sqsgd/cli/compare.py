@@ -37,7 +37,7 @@ def sweep_to_resume(out: Path | None, typed: Mapping[str, Any]) -> Sweep:
 
 
 def with_values(sweep: Sweep, values: Mapping[str, Any], title: str | None = None) -> Sweep:
-    """The sweep with these values in every run; panels that become equal are one panel.
+    """Return the sweep with these values in every run; panels that become equal are one panel.
 
     A learning rate replaces those to choose from, and a seed is the first of as many as there were.
     """
@@ -73,7 +73,7 @@ def _replaced(arm: Values, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(sweep: Sweep, name: str, out: Path | None, *, resume: bool, jobs: int, as_json: bool) -> None:
-    """Train a sweep, print its table and write its page; exits with 1 if an arm has no run."""
+    """Train a sweep, print its table and write its page. Exits with 1 if an arm has no run."""
     from sqsgd.runs.sweep import Interrupted, begin_sweep, check_folder, check_runs, run_sweep
     from sqsgd.training.run_folder import new_folder
 

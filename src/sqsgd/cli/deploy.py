@@ -65,7 +65,7 @@ def init(
 
 @app.command()
 def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Run a federation on this machine; exits with 1 if the training was not completed."""
+    """Run a federation on this machine. Exits with 1 if the training was not completed."""
     from sqsgd.federation.deploy.folders import find_nginx
     from sqsgd.federation.deploy.training import read_status
     from sqsgd.federation.flower.guard import check_version
@@ -97,7 +97,7 @@ def up(folder: Folder, resume: Resume = False, app: App = None, as_json: Json = 
 
 @app.command()
 def train(server: Server, resume: Resume = False, app: App = None, as_json: Json = False) -> None:
-    """Register new nodes, train, and show the progress; exits with 1 if the training was not completed."""
+    """Register new nodes, train, and show the progress. Exits with 1 if the training was not completed."""
     from sqsgd.federation.deploy import training
 
     job = training.train(server, app=app, resume=resume)

@@ -31,7 +31,7 @@ class Check:
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Check the installation, the extras and the datasets, and show how to fix problems.
 
-    Exits with 1 if a core component does not work; extras and datasets are optional.
+    Exits with 1 if a core component does not work. Extras and datasets are optional.
     """
     with Progress(quiet=as_json):
         checks = list(examine(data_dir))
@@ -49,7 +49,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 def examine(data_dir: str | Path | None = None) -> Iterator[Check]:
-    """Run every check, the basic ones first; a check that fails does not stop the others."""
+    """Run every check, the basic ones first. A check that fails does not stop the others."""
     from sqsgd.learning.files import dataset_status
 
     for name, attempt in (("entropy", _entropy), ("kernels", _kernels)):

@@ -98,7 +98,7 @@ def top_up(
 
 
 def _opened(path: Path, witness: Path | None) -> Ledger:
-    """The ledger; anything else is an error before it is opened, because a pipe would block."""
+    """Return the ledger; anything else is an error before it is opened, because a pipe would block."""
     from sqsgd.privacy.ledger import Ledger, tip_path
 
     for name, each in (("ledger", path), ("witness", witness)):

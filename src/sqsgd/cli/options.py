@@ -25,7 +25,7 @@ _Command = Callable[..., None]
 
 
 def names_of(module: str, table: str) -> Callable[[], list[str]]:
-    """Lists the names in a table, for shell completion; the module is imported when asked."""
+    """Lists the names in a table, for shell completion. The module is imported when asked."""
     return lambda: list(getattr(importlib.import_module(module), table))
 
 
@@ -64,7 +64,7 @@ COMPLETED = {"scheme": SCHEME_NAMES, "dataset": names_of("sqsgd.learning.files",
 def takes(
     settings: type, without: Container[str] = (), panel: str | None = None, **changed: Any
 ) -> Callable[[_Command], _Command]:
-    """Give a command the fields of a dataclass as options; it takes them as ``**_settings``.
+    """Give a command the fields of a dataclass as options. It takes them as ``**_settings``.
 
     ``panel``: options of this panel of the help have no default. ``changed``: other defaults.
     """
@@ -103,13 +103,13 @@ def takes(
 
 
 def _texts(settings: type) -> dict[str, str]:
-    """What help says of the fields that a class annotates; a subclass may leave it out."""
+    """What help says of the fields that a class annotates. A subclass may leave it out."""
     hints = get_type_hints(settings, include_extras=True) if dataclasses.is_dataclass(settings) else {}
     return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def given(context: click.Context, names: Container[str] | None = None) -> dict[str, Any]:
-    """The options given on the command line: only these ``names``, or all of them."""
+    """Return the options given on the command line: only these ``names``, or all of them."""
     typed = {
         name.removesuffix("_"): str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
@@ -130,7 +130,7 @@ def numbers(name: str, text: str) -> list[float]:
 
 
 def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Parse name=value pairs such as levels=8 or reach=1.5; values that are not valid TOML stay text.
+    """Parse name=value pairs such as levels=8 or reach=1.5. Values that are not valid TOML stay text.
 
     ``own``: names that raise an error, and the command's own option for each.
     """
@@ -153,7 +153,7 @@ def scheme_options(pairs: Iterable[str], own: Mapping[str, str] | None = None) -
 
 
 def columns(pairs: Iterable[str]) -> dict[str, Any]:
-    """The ranges and categories in pairs such as age=0:120 or sex=f,m."""
+    """Return the ranges and categories in pairs such as age=0:120 or sex=f,m."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, _, text = pair.partition("=")
@@ -207,7 +207,7 @@ class Progress(logging.Handler):
         self.show(record.getMessage())
 
     def show(self, text: str, done: int = 0, total: int | None = None, *, now: bool = False) -> None:
-        """Show a step, and how much of how much is done; the first that counts is shown now."""
+        """Show a step, and how much of how much is done. The first that counts is shown now."""
         with self._guard:
             if text != self._text:
                 self._text, self._since = text, time.monotonic()
@@ -233,7 +233,7 @@ class Progress(logging.Handler):
 
 
 def _bar() -> Any:
-    """A bar on a terminal; else None."""
+    """Return a bar on a terminal; else None."""
     if not sys.stdout.isatty():
         return None
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -248,7 +248,7 @@ def _bar() -> Any:
 
 @contextlib.contextmanager
 def stopping_between_rounds() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in the yielded list; a second one, later, has its usual effect.
+    """Collect SIGINT and SIGTERM in the yielded list. A second one, later, has its usual effect.
 
     Python would raise KeyboardInterrupt at any point: in a destructor, where it is lost, or in a
     callback from torch's C++, which then aborts. We have seen both.

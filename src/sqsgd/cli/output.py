@@ -34,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def print_json(value: object) -> None:
-    """Print JSON; ValueError for infinity and NaN, which JSON cannot represent."""
+    """Print JSON. Raises ValueError for infinity and NaN, which JSON cannot represent."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -51,12 +51,12 @@ def print_result(as_json: bool, value: object, *lines: str) -> None:
 
 
 def cell(value: object) -> str:
-    """A value as text for a table; empty for None."""
+    """Return a value as text for a table; empty for None."""
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """The text with every line broken between words at the terminal's width; what follows is indented."""
+    """The text with every line broken between words at the terminal's width. What follows is indented."""
     wrapper = textwrap.TextWrapper(shutil.get_terminal_size().columns, subsequent_indent=" " * indent)
     wrapper.break_long_words = wrapper.break_on_hyphens = False
     return "\n".join("\n".join(wrapper.wrap(line)) for line in text.splitlines())

@@ -59,7 +59,7 @@ def plan(
 ) -> None:
     """Recommend a scheme for a budget, with its error, its total epsilon and warnings.
 
-    With --once, each user sends one report; the plan then has the local and the central guarantee. With
+    With --once, each user sends one report. The plan then has the local and the central guarantee. With
     --central alone, it finds the number of reports per user, and their epsilon, with the least error. With
     --records, it is what a budget per record buys in a federation of silos.
     """

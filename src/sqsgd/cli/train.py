@@ -68,7 +68,7 @@ def train(
 
 
 def typed_values(context: typer.Context, option: list[str] | None) -> dict[str, Any]:
-    """The configuration that was typed; the scheme's options under ``options``."""
+    """Return the configuration that was typed; the scheme's options under ``options``."""
     values = options.given(context, FIELDS)
     return {**values, "options": options.scheme_options(option)} if option else values
 

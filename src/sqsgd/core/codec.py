@@ -108,7 +108,7 @@ class Column:
         return (np.array(each, np.uint32) for each in codes)
 
     def pack(self, values: Array) -> memoryview:
-        """The column's bytes, little-endian, the first code in the lowest bits."""
+        """Return the column's bytes, little-endian, the first code in the lowest bits."""
         from sqsgd._internal.kernels.coding import fold, fold_groups
 
         if self.alphabet is None:
@@ -122,7 +122,7 @@ class Column:
         return target.data[: self.length]
 
     def unpack(self, body: memoryview) -> Array:
-        """The inverse of pack; raises MalformedReport for bytes that pack cannot have written."""
+        """Return the inverse of pack. Raises MalformedReport for bytes that pack cannot have written."""
         from sqsgd._internal.kernels.coding import expand, expand_groups
 
         if self.alphabet is None:
@@ -144,13 +144,13 @@ class Column:
         return numbers.astype(np.uint8) if self.alphabet <= 256 else numbers
 
     def pack_many(self, values: Array) -> Bytes:
-        """The bytes of many columns: one row each, as ``pack`` gives them."""
+        """Return the bytes of many columns: one row each, as ``pack`` gives them."""
         if self.count == 1 and self.alphabet is not None:  # one code, little-endian
             return np.ascontiguousarray(values, "<u4").view(np.uint8)[:, : self.length]
         return np.stack([np.frombuffer(self.pack(row), np.uint8) for row in values])
 
     def unpack_many(self, bodies: Bytes) -> Array:
-        """The inverse of pack_many; raises MalformedReport if ``unpack`` refuses any row."""
+        """Return the inverse of pack_many. Raises MalformedReport if ``unpack`` refuses any row."""
         if self.count == 1 and self.alphabet is not None:
             codes = np.zeros((len(bodies), 1), "<u4")
             codes.view(np.uint8)[:, : self.length] = bodies
@@ -216,7 +216,7 @@ class SignedSubset:
         return max(-(-self.bits // 32), -(-self.count // 32)) + 1
 
     def pack(self, values: Array) -> memoryview:
-        """The subset's number, little-endian."""
+        """Return the subset's number, little-endian."""
         return memoryview(self.pack_many(values[None])[0])
 
     def unpack(self, body: memoryview) -> Array:
@@ -253,12 +253,12 @@ Layout = tuple[AnyColumn, ...]
 
 
 def size(layout: Layout) -> int:
-    """Bytes of a whole message: the envelope and each column."""
+    """Return the number of bytes of a whole message, which has the envelope and each column."""
     return ENVELOPE_BYTES + sum(column.length for column in layout)
 
 
 def _checksum(scheme: int, binding: bytes, body: bytes | memoryview = b"") -> int:
-    """CRC-32 of version, scheme, task and columns; only the first and the last are sent."""
+    """CRC-32 of version, scheme, task and columns. Only the first and the last are sent."""
     return zlib.crc32(body, zlib.crc32(binding, zlib.crc32(struct.pack("<BI", VERSION, scheme))))
 
 
@@ -269,7 +269,7 @@ def seal(layout: Layout, columns: Sequence[Array], *, scheme: int, binding: byte
 
 
 def unseal(message: object, layout: Layout, *, scheme: int, binding: bytes) -> Columns:
-    """Check the envelope and unpack; raises MalformedReport, which names the first problem."""
+    """Check the envelope and unpack. Raises MalformedReport, which names the first problem."""
     if not isinstance(message, bytes | bytearray | memoryview):
         raise MalformedReport("type", f"a report must be bytes, not {type(message).__name__}")
     try:
@@ -341,7 +341,7 @@ def unseal_many(messages: Bytes, layout: Layout, *, scheme: int, bindings: Bindi
 
 
 def _checksums(messages: Bytes, scheme: int, bindings: Bindings) -> Bytes:
-    """The checksum of each message, as four bytes."""
+    """Return the checksum of each message, as four bytes."""
     start, back, numbers = _checksum(scheme, bindings.front), bindings.back, bindings.numbers.astype("<u8")
     bodies = np.ascontiguousarray(messages[:, ENVELOPE_BYTES:])
     parts = zip(numbers.view("V8").tolist(), bodies, strict=True)

@@ -119,7 +119,7 @@ class Mechanism(Part):
 
     @property
     def privacy(self) -> Privacy:
-        """The guarantee of the columns; by default, there is no guarantee."""
+        """The guarantee of the columns. By default, there is no guarantee."""
         return NOT_PRIVATE
 
     @property
@@ -153,7 +153,7 @@ class Mechanism(Part):
 
     @abstractmethod
     def estimate(self, columns: Columns, bound: float) -> Estimate:
-        """The server's estimate of x.
+        """Return the server's estimate of x.
 
         Args:
             columns: The columns of one report.
@@ -164,20 +164,20 @@ class Mechanism(Part):
         """
 
     def unit_codes(self, columns: Columns, bound: float) -> tuple[Codes, Estimate] | None:
-        """Codes 2 place + sign and sizes of many reports; None unless these are their estimates."""
+        """Codes 2 place + sign and sizes of many reports, or None unless these are their estimates."""
         return None
 
     def magnitude(self, columns: Columns, bound: float) -> float | None:
-        """The privatised norm of x, at most about the bound; None if a report does not contain it."""
+        """The privatised norm of x, at most about the bound, or None if a report does not contain it."""
         return None
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
-        """The magnitudes of many reports, one row each; empty where reports do not hold them."""
+        """Return the magnitudes of many reports, one row each, or nothing where reports do not hold them."""
         found = (self.magnitude(row, bound) for row in zip(*columns, strict=True))
         return [size for size in found if size is not None]
 
     def coordinates(self, columns: Columns) -> Indices:
-        """The coordinates that a report covers, if the mechanism ``chooses`` them."""
+        """Return the coordinates that a report covers, if the mechanism ``chooses`` them."""
         raise NotImplementedError
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Mechanism(Part):
         return (1 + error / self.dim) / (1 + error)
 
     def unbiased_error(self, share: float) -> float:
-        """The same, scaled to be right on average along x: a mechanism that ``chooses`` sends less."""
+        """Return the same, scaled to be right on average along x: a mechanism that ``chooses`` sends less."""
         return self.relative_error(share)
 
     @property

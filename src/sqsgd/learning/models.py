@@ -36,7 +36,7 @@ def make_model(
     head: torch.Tensor | None = None,
     intercept: bool = True,
 ) -> nn.Module:
-    """A model, initialised from the seed alone; torch's global generator keeps its state.
+    """Return a model, initialised from the seed alone; torch's global generator keeps its state.
 
     ``name``: a row of ``MODELS``, ``pretrained-linear``, which starts from the public weights ``head``, or
     ``package.module:factory``, which may take ``classes`` (or outputs) and ``in_shape``, that of an input.
@@ -256,7 +256,7 @@ def _image_shape(name: str, in_shape: Shape) -> Shape:
 
 
 def _checked(name: str, model: object) -> nn.Module:
-    """The model, if all of it can be trained and saved, and it keeps nothing of the clients' data."""
+    """Return the model, if all of it can be trained and saved, and it keeps nothing of the clients' data."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} returned a {type(model).__name__}, not a torch.nn.Module")
     if any(nn.parameter.is_lazy(parameter) for parameter in model.parameters()):

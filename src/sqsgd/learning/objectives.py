@@ -41,7 +41,7 @@ class Evaluation:
         return self.metrics.get(self.headline, self.loss)
 
     def recorded(self) -> dict[str, Any]:
-        """The fields of a round's record; if accuracy is the only metric, it is not named again."""
+        """Return the fields of a round's record. If accuracy is the only metric, it is not named again."""
         fields: dict[str, Any] = {"accuracy": self.metrics.get("accuracy"), "test_loss": self.loss}
         if tuple(self.metrics) == ("accuracy",):
             return fields
@@ -79,7 +79,7 @@ class Objective:
             )
 
     def loss(self, model: Any, batch: Batch) -> torch.Tensor:
-        """The mean loss of a batch; ValueError unless it is one real number."""
+        """Return the mean loss of a batch. Raises ValueError unless it is one real number."""
         value = self.mean_loss(model, batch)
         if not isinstance(value, torch.Tensor) or value.ndim or not value.is_floating_point():
             tensor = isinstance(value, torch.Tensor)
@@ -126,7 +126,7 @@ class Objective:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; each of its layers then gets its own mode back."""
+    """The model in evaluation mode. Each of its layers then gets its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -137,7 +137,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def class_scores(model: Any, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The model's scores with the classes last, one row per label; ValueError if they have another shape."""
+    """Return the model's scores, one row per label, with the classes last. Raises ValueError otherwise."""
     scores = model(inputs)
     found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if len(found) != labels.ndim + 1 or found[:-1] != tuple(labels.shape):
@@ -202,7 +202,7 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 def find_objective(name: str) -> Objective:
-    """The built-in objective, or the one that ``package.module:name`` refers to; ValueError if none."""
+    """Return the built-in objective, or the one named ``package.module:name``. Raises ValueError if none."""
     if is_factory_name(name):
         return make_objective(name, find_named(name, "loss"))
     if name not in OBJECTIVES:
@@ -219,13 +219,13 @@ _NUMBERS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # of outputs 
 
 
 def built_in(loss: Any) -> str:
-    """The name of the built-in loss that torch's loss is, with its default arguments; else nothing."""
+    """Return the name of the built-in loss that torch's loss is, with its default arguments, or nothing."""
     name = _PLAIN.get(kind := loss if isinstance(loss, type) else type(loss), "")
     return name if name and (loss is kind or repr(vars(loss)) == repr(vars(kind()))) else ""
 
 
 def _of_torch(name: str, loss: nn.Module) -> Objective:
-    """The objective of a loss module of (outputs, labels), such as the ones in torch.nn."""
+    """Return the objective of a loss module of (outputs, labels), such as the ones in torch.nn."""
     if getattr(loss, "reduction", "mean") != "mean":
         raise ValueError(f"loss {name!r} has reduction = {vars(loss)['reduction']!r}; expected 'mean'")
     if any(True for _ in loss.parameters()):

@@ -101,14 +101,14 @@ def partition(
 
 
 def cohort(clients: int, size: int, round: int, seed: int) -> Indices:
-    """A uniform subset of the clients for one round, in increasing order, in O(size) memory."""
+    """Return a uniform subset of the clients for one round, in increasing order, in O(size) memory."""
     if size > clients:
         raise ValueError(f"a cohort of {size:,} cannot be drawn from {clients:,} clients")
     return _subset(clients, size, _stream(_COHORT, seed, round))
 
 
 def batch_indices(indices: Indices, batch_size: int, round: int, client: int, seed: int) -> Indices:
-    """A client's batch R for one round: uniform without replacement; all its data if it has no more."""
+    """Return a client's batch R for one round, without replacement, or all its data if it has no more."""
     if batch_size >= len(indices):
         return indices
     return indices[_subset(len(indices), batch_size, _stream(_BATCH, seed, round, client))]

@@ -97,7 +97,7 @@ class LearningProblem:
             yield found
 
     def taker(self, client: int) -> Callable[[Indices], Batch]:
-        """The client's own examples by their numbers."""
+        """Return the client's own examples by their numbers."""
         data, mine = self.dataset, self.parts[client]
         return lambda places: (data.train_inputs[mine[places]], data.train_labels[mine[places]])
 
@@ -136,7 +136,7 @@ class LearningProblem:
         yield from map(one, cohort) if self.random else gradients.in_threads(one, cohort, self.workers)
 
     def gradient_rows(self, weights: Vector, round: int, cohort: Indices) -> tuple[Losses, Rows]:
-        """The same for many clients at once: a gradient in each row."""
+        """Return the same for many clients at once: a gradient in each row."""
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
             return self._rows(round, cohort)
@@ -177,7 +177,7 @@ class LearningProblem:
         return np.concatenate(each), np.append(0, np.cumsum([len(chosen) for chosen in each]))
 
     def named_weights(self, weights: Vector) -> dict[str, npt.NDArray[np.generic]]:
-        """The model's state dict with these weights; if parts of it are frozen, the trained ones alone."""
+        """The model's state dict with these weights. If parts of it are frozen, the trained ones alone."""
         set_flat(self.model, weights)
         frozen = any(not value.requires_grad for value in self.model.parameters())
         state = gradients.trained_state(self.model) if frozen else self.model.state_dict()
@@ -193,7 +193,7 @@ class LearningProblem:
             return self.objective.evaluate(self.model, *held, workers=self.workers)
 
     def evaluate(self, weights: Vector) -> tuple[float, float]:
-        """The headline metric and the loss on the held-out examples."""
+        """Return the headline metric and the loss on the held-out examples."""
         measured = self.measure(weights)
         return measured.value, measured.loss
 
@@ -227,7 +227,7 @@ def make_problem(
 
 
 def find_device(name: str) -> str:
-    """The device of this name, or for ``auto`` the best that is there; ValueError if it is not."""
+    """The device of this name, or for ``auto`` the best that is there. Raises ValueError if it is not."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     usable = [device for device, found in there.items() if found]
     if name not in ("auto", *usable):
@@ -251,7 +251,7 @@ def _extreme_examples(dataset: Dataset) -> Batch:
 def draws_randomness(
     model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, objective: Objective = OBJECTIVES[DEFAULT]
 ) -> bool:
-    """Whether there is dropout; ValueError if the model does not fit, or a buffer changes with a batch."""
+    """Return whether there is dropout. Raises ValueError if the model does not fit or changes a buffer."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     generator = torch.default_generator
     try:

@@ -39,7 +39,7 @@ def record_sum(
     scheme: Scheme | None = None,
     task: Task | None = None,
 ) -> RecordSum:
-    """The sum of the gradients of single records, each clipped to ``clip_norm``: what a silo encodes.
+    """Return the sum of the gradients of single records, each clipped to ``clip_norm``: what a silo encodes.
 
     A record is an input with its label. Its gradient belongs to the loss of a batch of one, for the trainable
     parameters in the order of ``model.parameters()``. Memory is bounded: few records are computed at once.
@@ -87,7 +87,7 @@ def add_records(
     *,
     drops: bool = False,
 ) -> Losses:
-    """Add the gradients of a batch's records, or their coordinates in ``block``; returns the losses."""
+    """Add the gradients of a batch's records, or their coordinates in ``block``. Returns the losses."""
     losses = [np.empty(0)]
     for found, rows in record_gradients(model, objective, batch, drops=drops):
         total.add(rows if block is None else rows[:, block])
@@ -109,7 +109,7 @@ def silo_sum(
     random: bool = False,
     drops: bool = False,
 ) -> tuple[Losses, RecordSum]:
-    """The losses and the sum of the records that a silo draws for one report.
+    """Return the losses and the sum of the records that a silo draws for one report.
 
     ``take`` gives inputs and labels by their numbers below ``count``. ``rng`` draws the records, and then the
     noise; ``key`` is of the turns, if records take turns. ``random``: the model draws numbers, and torch is
@@ -129,7 +129,7 @@ def silo_sum(
 
 
 def seeded_turns(seed: int, client: int) -> bytes:
-    """The key of a simulated silo's turns; the account does not rest on its secrecy."""
+    """Return the key of a simulated silo's turns. The account does not rest on its secrecy."""
     return PublicStream(seed=seed, round=0, client=client, purpose="batches").words(8).tobytes()
 
 
@@ -210,7 +210,7 @@ def _by_record(
 
 
 def _supported(each: _OfBatches, batch: Batch) -> bool:
-    """Whether vmap supports all of it, which no record decides: it is tried on zeros."""
+    """Return whether vmap supports all of it, which no record decides: it is tried on zeros."""
     try:
         each(*(torch.zeros_like(part[:1])[:, None] for part in batch))
     except Exception:  # found again for each record
@@ -263,7 +263,8 @@ def sampled(count: int, rate: float, rng: Rng) -> Indices:
 
 
 def in_turn(count: int, turns: int, round: int, key: bytes) -> Indices:
-    """The records of one report where each is in one of ``turns``; every record draws its batch by itself.
+    """Return the records of one report where each is in one of ``turns``; every record draws its batch by
+    itself.
 
     ``key``: the silo's own 32 bytes, the same for all rounds; batches are drawn again every ``turns`` rounds.
     """

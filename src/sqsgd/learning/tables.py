@@ -105,9 +105,9 @@ def _is_examples(value: Any) -> bool:
 
 
 def _loaded(where: str, value: Any) -> list[torch.Tensor]:
-    """All examples of a torch Dataset or DataLoader, each read once, in the order of the dataset.
+    """Return all examples of a torch Dataset or DataLoader, each read once, in the order of the dataset.
 
-    A loader's sampler decides which examples are used; its order, its batches and its workers are not.
+    A loader's sampler decides which examples are used. Its order, its batches and its workers are ignored.
     """
     if not isinstance(value, torch_data.DataLoader):
         value = torch_data.DataLoader(value, batch_size=_BATCH)
@@ -184,7 +184,7 @@ def texts_of(rows: torch.Tensor) -> list[str]:
 
 
 def _label_problem(labels: torch.Tensor) -> str:
-    """The error in classes that are known by their numbers; empty without one."""
+    """Return the error in classes that are known by their numbers, or an empty string."""
     found = [] if labels.is_floating_point() or labels.ndim > 1 else np.unique(labels.numpy()).tolist()
     if len(found) == 1 and len(labels) > 1:
         return f"all labels are {found[0]}: one class cannot be learned"
@@ -199,9 +199,9 @@ def _label_problem(labels: torch.Tensor) -> str:
 class Columns:
     """Public facts about a table, with which a row becomes a vector that is at most 1 long.
 
-    A value is scaled from its column's range to -1..1 and clipped; a category becomes a one among zeros; the
-    first entry is constant, for the intercept. All are divided by the root of the number of columns.
-    A vector depends on its row alone: tests/training/test_estimators.py::test_rows_are_public.
+    A value is scaled from its column's range to -1..1 and clipped; a category becomes a one among zeros. The
+    first entry is constant, for the intercept. All are divided by the root of the number of columns. A vector
+    depends on its row alone: tests/training/test_estimators.py::test_rows_are_public.
     """
 
     label: str = ""
@@ -214,14 +214,14 @@ class Columns:
         return [name for name in (*self.ranges, *self.categories) if name not in (self.label, self.owner)]
 
     def rows(self, table: Any, more: Sequence[str] = ()) -> torch.Tensor:
-        """The inputs of a table; one ValueError lists these problems and ``more``."""
+        """Return the inputs of a table. One ValueError lists these problems and ``more``."""
         if wrong := [*more, *filter(None, (self._problem(table, name) for name in self.inputs))]:
             raise ValueError(f"the table cannot be used: {listed(wrong)}")
         parts = [np.ones((len(table), 1)), *(self._values(table, name) for name in self.inputs)]
         return torch.from_numpy(np.hstack(parts).astype(np.float32)).div(len(parts) ** 0.5)
 
     def examples(self, table: Any) -> tuple[Examples, list[Any]]:
-        """All of a table, and its classes; if the label has a range, it is a number scaled to -1..1."""
+        """All of a table, and its classes. If the label has a range, it is a number scaled to -1..1."""
         if not len(table) or not table.columns.is_unique:
             twice = table.columns[table.columns.duplicated()].tolist()
             why = f"two columns are called {twice[0]!r}: rename or drop one" if twice else "it has no rows"
@@ -259,7 +259,7 @@ class Columns:
         return f"values outside of their ranges are clipped: {', '.join(found[:_TOLD])}" if found else ""
 
     def _problem(self, table: Any, name: str) -> str:
-        """The error in a column or its declaration; empty without one."""
+        """Return the error in a column or its declaration, or an empty string."""
         if name not in table.columns:
             hint = meant(name, list(table.columns)) if name else ": set label to the column to predict"
             return f"no column {name!r}{hint}"
@@ -286,7 +286,7 @@ def _kind(column: Any) -> str:
 
 
 def unscaled(examples: Examples) -> str:
-    """One line if columns are wide, or a table's narrow; it tells their spread, so it is for simulations."""
+    """One line if columns are wide, or a table's narrow. It tells their spread, so it is for simulations."""
     if examples.inputs.ndim != 2 or not examples.inputs.is_floating_point():
         return ""
     sizes = examples.inputs.abs().amax(dim=0).tolist()
@@ -315,7 +315,7 @@ def _taken_apart(where: str, table: Any, test: bool) -> tuple[dict[Any, Any], An
 
 
 def _all_numbers(where: str, columns: Mapping[Any, Any], label: Any = None) -> dict[Any, torch.Tensor]:
-    """The columns as tensors; one ValueError lists the errors in all of them."""
+    """Return the columns as tensors. One ValueError lists the errors in all of them."""
     found, wrong = dict[Any, torch.Tensor](), list[str]()
     for name, values in columns.items():
         try:
@@ -361,7 +361,7 @@ def _joined(where: str, columns: Mapping[Any, npt.NDArray[Any]]) -> torch.Tensor
 
 
 def _owners(where: str, clients: Any, count: int) -> Indices:
-    """The clients' names as numbers 0, 1, 2, ... in the order of the names."""
+    """Return the clients' names as numbers 0, 1, 2, ... in the order of the names."""
     names = np.asarray(clients)
     if names.shape != (count,):
         expected = f"expected one for each of the {count:,} examples"

@@ -15,7 +15,8 @@ MOST_TRIALS = 1 << 62  # no code holds a larger sum
 
 @lru_cache(maxsize=4)
 def fair_binomial(trials: int) -> exact.InverseCdf:
-    """The law of the number of heads in ``trials`` tosses of a fair coin; 10^9 of them take up to a second.
+    """Return the law of the number of heads in ``trials`` tosses of a fair coin; 10^9 of them take up to a
+    second.
 
     tests/mechanisms/test_sampler_tables.py::test_fair_binomials.
     """
@@ -65,11 +66,11 @@ class BinomialPrivacy:
         return mean + deviation * sqrt(2 * log(10 / (9 * delta)))
 
     def epsilon(self, trials: int) -> float:
-        """ε, rounded up; infinity where the noise is too small for the bound."""
+        """ε, rounded up, or infinity where the noise is too small for the bound."""
         return exact.rounded(lambda: self._bound(trials, arb, arb.sqrt, arb.log, arb.atanh), math.inf)
 
     def about(self, epsilon: float) -> int:
-        """The least number of trials for ε, computed in floats."""
+        """Return the least number of trials for ε, computed in floats."""
 
         def enough(trials: int) -> bool:
             return bool(self._bound(trials, float, math.sqrt, math.log, math.atanh) <= epsilon)
@@ -77,7 +78,7 @@ class BinomialPrivacy:
         return bisect_left(range(MOST_TRIALS), True, key=enough)
 
     def least(self, epsilon: float, multiple: int = 1) -> int:
-        """The least multiple of ``multiple`` that is enough trials for ε, computed exactly."""
+        """Return the least multiple of ``multiple`` that is enough trials for ε, computed exactly."""
         count = max(1, -(-self.about(epsilon) // multiple))
         while self.epsilon(count * multiple) > epsilon:
             count += 1

@@ -184,7 +184,7 @@ class CapDirection(Sized):
         return replace(super().privacy, arithmetic="real")
 
     def _parts(self, x: Vector, bound: float) -> tuple[Doubles, float]:
-        """Direction and norm; a norm below a millionth of the bound counts as zero."""
+        """Direction and norm. A norm below a millionth of the bound counts as zero."""
         direction = checks.shaped("x", x, self.dim).astype(np.float64)
         norm = checks.finite_size("x", math.sqrt(float(direction @ direction)))
         if norm < 1e-6 * bound:

@@ -32,11 +32,11 @@ class Channel(Part):
 
     @abstractmethod
     def randomize(self, places: Floats, rng: Rng) -> Codes:
-        """A code for each place, independently."""
+        """Return a code for each place, independently."""
 
     @abstractmethod
     def estimate(self, codes: Codes) -> Floats:
-        """Unbiased estimates of the encoded numbers; they may lie outside [-1, 1]."""
+        """Unbiased estimates of the encoded numbers. They may lie outside [-1, 1]."""
 
     @abstractmethod
     def second_moment(self, places: Floats) -> Floats:
@@ -212,7 +212,7 @@ class PiecewiseGrid(Channel):
         return f"piecewise {self.alphabet} {self._request!r}"
 
     def _odds(self) -> arb | None:
-        """The largest h that ε admits; None where the precision does not decide."""
+        """Return the largest h that ε admits, or None where the precision does not decide."""
         steps, epsilon = self._steps, arb(self._request)
         if steps == 1:
             return epsilon.exp()
@@ -296,7 +296,7 @@ class PiecewiseGrid(Channel):
         cells, window, step = self._cells, self._window, self._step
 
         def gathered(end: int) -> int:
-            """The total weight of the cells before ``end``, as multiples of 1 / (2 step)."""
+            """Return the total weight of the cells before ``end``, as multiples of 1 / (2 step)."""
             rise = min(max(end - (code - 1) * step, step if code == 0 else 0), step)
             fall = min(max(end - code * step, 0), step)
             before = step**2 if code == 0 else 0
@@ -311,7 +311,7 @@ class PiecewiseGrid(Channel):
 
 
 def _rounding(end: Floats) -> Floats:
-    """The integral of f (1 - f) from 0 to ``end``, f being the fractional part."""
+    """Return the integral of f (1 - f) from 0 to ``end``, f being the fractional part."""
     whole = np.floor(end)
     part = end - whole
     return np.asarray(whole / 6 + part**2 / 2 - part**3 / 3)
@@ -344,7 +344,7 @@ class TopSet(Part):
         return exact.bernoulli(lambda: arb(self.epsilon) + (arb(self.top) / (self.dim - self.top)).log())
 
     def choose(self, magnitudes: Vector, picks: int, rng: Rng) -> Ranks:
-        """The coordinates of ``picks`` independent picks."""
+        """Return the coordinates of ``picks`` independent picks."""
         sides = [self._is_top.draw(rng) for _ in range(picks)]
         top = largest(magnitudes, self.top)
         others = np.ones(self.dim, np.bool_)
@@ -360,7 +360,7 @@ class TopSet(Part):
 
 
 def ranking(magnitudes: Vector) -> Ranks:
-    """The coordinates from the largest magnitude to the smallest; ties keep their order."""
+    """Return the coordinates from the largest magnitude to the smallest; ties keep their order."""
     return np.argsort(-magnitudes, kind="stable")
 
 

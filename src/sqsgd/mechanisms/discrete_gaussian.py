@@ -118,7 +118,7 @@ def _stops(exponent: fmpq, value: int) -> arb:
 
 @lru_cache(maxsize=8)
 def discrete_gaussian(square: int) -> DiscreteGaussian:
-    """The law with σ² = ``square``; its table takes some milliseconds."""
+    """Return the law with σ² = ``square``. Its table takes some milliseconds."""
     return DiscreteGaussian(square)
 
 
@@ -222,7 +222,7 @@ _rotation = Rotate(rounds=2, shared=True)
 
 
 def square_for(rho: Fraction) -> int:
-    """The least σ² with L² / 2σ² <= ρ."""
+    """Return the least σ² with L² / 2σ² <= ρ."""
     if rho > MOST_RHO:
         raise ValueError(f"rho = {float(rho):g} must be at most {MOST_RHO}")
     return -(-(REACH**2) * rho.denominator // (2 * rho.numerator))

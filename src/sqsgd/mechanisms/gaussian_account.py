@@ -74,7 +74,7 @@ def mixed_epsilon(uses: Sequence[Uses], pure: Fraction, pure_as_rho: Fraction, d
 
 
 def gaussian_epsilon(rho: Fraction, delta: float) -> float:
-    """The ε with Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) = δ, μ² = 2ρ (Balle and Wang 2018), rounded up."""
+    """Return the ε with Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) = δ, μ² = 2ρ (Balle and Wang 2018), rounded up."""
     if rho == 0:
         return 0.0
     above = 2 * (math.sqrt(float(rho) * -math.log(delta)) + float(rho)) + 1  # of zCDP: surely enough
@@ -82,7 +82,7 @@ def gaussian_epsilon(rho: Fraction, delta: float) -> float:
 
 
 def covers(rho: Fraction, epsilon: float, delta: float) -> bool:
-    """Whether unsampled reports that cost ρ in all are (ε, δ)-private, in ball arithmetic."""
+    """Return whether unsampled reports that cost ρ in all are (ε, δ)-private, in ball arithmetic."""
 
     def question() -> bool | None:
         mu, loss = (
@@ -168,7 +168,7 @@ def _losses(rho: Fraction, rate: float, count: int, width: float):  # type: igno
 
 @lru_cache(maxsize=64)
 def rho_for(epsilon: float, delta: float, count: int, rate: float = 1.0) -> Fraction:
-    """The largest ρ of a report such that ``count`` of them are (ε, δ)-private together, rounded down.
+    """Return the largest ρ of a report such that ``count`` of them are (ε, δ)-private together, rounded down.
 
     Raises:
         ValueError: If there is none up to ``MOST_RHO``, or dp-accounting is not installed.
@@ -199,7 +199,7 @@ def rho_for(epsilon: float, delta: float, count: int, rate: float = 1.0) -> Frac
 
 
 def _least(enough, low: float, high: float) -> float:  # type: ignore[no-untyped-def]
-    """The least float that is enough, to one part in 10^14, from above."""
+    """Return the least float that is enough, to one part in 10^14, from above."""
     while not enough(high):
         high *= 2
     while high - low > 1e-14 * high:

@@ -110,13 +110,13 @@ class MatchLaw:
 
 
 def log_size_ratio(dim: int, levels: int, threshold: int) -> arb:
-    """ln(N_lo / N_hi); it rises with the threshold."""
+    """ln(N_lo / N_hi). It rises with the threshold."""
     high, low = exact.log_tails(dim, levels, threshold)
     return low - high
 
 
 def boundary_law(dim: int, levels: int, epsilon: float, threshold: int | None = None) -> MatchLaw:
-    """The law with ln(A / B) = ε exactly; with the best threshold unless one is given."""
+    """Return the law with ln(A / B) = ε exactly, with the best threshold unless one is given."""
     tau = threshold or best_threshold(dim, levels, epsilon)
     return MatchLaw(
         dim=dim,
@@ -128,12 +128,12 @@ def boundary_law(dim: int, levels: int, epsilon: float, threshold: int | None = 
 
 
 def paper_law(dim: int, levels: int, epsilon: float) -> MatchLaw:
-    """The paper's 0.9/0.1 rule: p / (1-p) = e^(0.1 ε), the largest τ with N_lo / N_hi <= e^(0.9 ε)."""
+    """Return the paper's 0.9/0.1 rule: p / (1-p) = e^(0.1 ε), the largest τ with N_lo / N_hi <= e^(0.9 ε)."""
     return _fixed_odds(dim, levels, epsilon, None, lambda: arb(epsilon) / 10, f"paper {epsilon!r}")
 
 
 def kept_law(dim: int, levels: int, epsilon: float, threshold: int | None, keep: Fraction) -> MatchLaw:
-    """The law with a given p; with the largest threshold that ε admits unless one is given."""
+    """Return the law with a given p, with the largest threshold that ε admits unless one is given."""
     odds = fmpq(keep.numerator, keep.denominator - keep.numerator)
     return _fixed_odds(dim, levels, epsilon, threshold, lambda: arb(odds).log(), f"keep {keep}")
 
@@ -164,7 +164,7 @@ def best_threshold(dim: int, levels: int, epsilon: float) -> int:
 
 
 def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> int:
-    """The largest τ with ln(p / (1-p)) + ln(N_lo / N_hi) <= ε."""
+    """Return the largest τ with ln(p / (1-p)) + ln(N_lo / N_hi) <= ε."""
 
     def too_large(threshold: int) -> bool:
         def question() -> bool | None:
@@ -183,7 +183,7 @@ def largest_threshold(dim: int, levels: int, epsilon: float, log_odds: Real) -> 
 
 
 def realised_epsilon(law: MatchLaw, limit: float) -> float:
-    """ε of a law with given parameters, rounded up; it must lie in (0, limit]."""
+    """ε of a law with given parameters, rounded up. It must lie in (0, limit]."""
 
     def better_than_chance() -> bool | None:
         ball = law.log_loss()
@@ -412,7 +412,7 @@ class PrivQuant(Mechanism):
         return steps * np.uint64(0x9E3779B97F4A7C15)  # spread over all coordinates
 
     def estimate(self, out: Any, bound: float) -> npt.NDArray[np.float64]:
-        """The unbiased estimate of x from ``privatize`` or ``randomize``: the level values over m."""
+        """Return the unbiased estimate of x from ``privatize`` or ``randomize``: the level values over m."""
         codes = self._codes(out)
         bound = checks.real("bound", bound, 1e-30, 1e30)
         return (2.0 * codes / (self.levels - 1) - 1.0) * (bound / self.scale)
@@ -452,7 +452,7 @@ class PrivQuant(Mechanism):
         return checks.codes("out", out[0] if isinstance(out, tuple) else out, self.dim, self.levels)
 
     def log_density(self, out: Any, x: Any, bound: float | None = None) -> float:
-        """ln P(privatize(x) = out) for codes x; with ``bound``, ln P(randomize(x, bound) = out).
+        """ln P(privatize(x) = out) for codes x. With ``bound``, ln P(randomize(x, bound) = out).
 
         The latter is ln(A H + B (1 - H)), H = P(matches >= τ) over the rounding.
         """
@@ -488,7 +488,7 @@ class Quantized(Sized):
 
     @property
     def own_reach(self) -> float | None:
-        """The range in root mean squares of the vector itself; None where the range is public."""
+        """The range in root mean squares of the vector itself, or None where the range is public."""
         return None
 
     @abstractmethod

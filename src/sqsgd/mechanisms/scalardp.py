@@ -77,7 +77,7 @@ class ScalarDP(Part):
         return exact.bernoulli(lambda: arb(self.epsilon) - arb(self.levels).log())
 
     def weights(self) -> tuple[arb, arb]:
-        """The probabilities of the kept and of another symbol, times the number of symbols."""
+        """Return the probabilities of the kept and of another symbol, times the number of symbols."""
         odds = arb(self.epsilon).exp()
         low = (self.levels + 1) / (odds + self.levels)
         return odds * low, low
@@ -87,7 +87,7 @@ class ScalarDP(Part):
         return self.levels * (inside / self.maximum)
 
     def privatize(self, value: float, rng: Rng) -> int:
-        """A symbol 0..levels for the value clamped to [0, maximum]."""
+        """Return a symbol 0..levels for the value clamped to [0, maximum]."""
         position = self._position(value)
         check_rng(rng)
         lower = min(int(position), self.levels - 1)
@@ -95,7 +95,7 @@ class ScalarDP(Part):
         return respond(symbol, self.levels + 1, self._stays, rng)
 
     def privatize_many(self, values: Floats, rng: Rng) -> Symbols:
-        """A symbol for each value, with the law of ``privatize``."""
+        """Return a symbol for each value, with the law of ``privatize``."""
         positions = self.levels * (np.clip(values, 0.0, self.maximum) / self.maximum)
         lower = np.minimum(positions.astype(np.int64), self.levels - 1)
         symbols = lower + (rng.uniforms(lower.size) < positions - lower)
@@ -144,7 +144,7 @@ class Sized(Mechanism):
 
     @property
     def symbol(self) -> ScalarDP | None:
-        """The mechanism for the size over the bound; None where the size is not reported."""
+        """The mechanism for the size over the bound, or None where the size is not reported."""
         return self.norm
 
     @property
@@ -168,7 +168,7 @@ class Sized(Mechanism):
         return Privacy(epsilon=add_up(*parts), notion="local")
 
     def with_symbol(self, codes: Array, size: float | None, rng: Rng) -> Columns:
-        """The codes, and the private symbol of a size over the bound."""
+        """Return the codes, and the private symbol of a size over the bound."""
         if self.symbol is None or size is None:
             return (codes,)
         return codes, np.array([self.symbol.privatize(size, rng)], np.uint8)
@@ -197,7 +197,7 @@ dimension; a table, so that client and server agree to the last bit."""
 
 
 def equal_share(epsilon: float, parts: int) -> float:
-    """The largest float that ``parts`` times never exceeds epsilon."""
+    """Return the largest float that ``parts`` times never exceeds epsilon."""
     share = divided(epsilon, parts)
     if share < LEAST_EPSILON:
         raise ValueError(

@@ -122,7 +122,7 @@ class SparseLaw:
         return log_densities(self.weights, lambda: arb(outputs).log())
 
     def rank(self, matches: int, wrong: int) -> int:
-        """The place of (l, j) in the order of pairs: by l, then by j from 0 to ``most_hits`` - l."""
+        """Return the place of (l, j) in the order of pairs: by l, then by j from 0 to ``most_hits`` - l."""
         return matches * (self.most_hits + 1) - matches * (matches - 1) // 2 + wrong
 
     def pair(self, rank: int) -> tuple[int, int]:
@@ -195,11 +195,11 @@ class NearCodes(Sized):
 
     @abstractmethod
     def _draw(self, near: Codes, rng: Rng) -> Codes:
-        """A code for a near set."""
+        """Return a code for a near set."""
 
     @abstractmethod
     def _draw_many(self, near: Codes, rng: Rng) -> Codes:
-        """A code for each row, independently, with the law of ``_draw``."""
+        """Return a code for each row, independently, with the law of ``_draw``."""
 
     @property
     def code(self) -> tuple[AnyColumn, float, Densities]:
@@ -211,7 +211,7 @@ class NearCodes(Sized):
         return self.law.mean_matches * largest_sum(self.law.size, self.law.near) / self.law.near
 
     def _near(self, x: Vector, bound: float) -> tuple[Codes, float]:
-        """Codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
+        """Return the codes 2 place + sign of the near set, in rising order, and |x| / bound, at most one."""
         from sqsgd._internal.kernels.sampling import select_signed
 
         x = checks.shaped("x", x, self.dim)
@@ -321,7 +321,7 @@ class SparseMatches(NearCodes):
         return self._draw_pair(near, *self.law.pair(self.law.sampler.draw(rng)), rng)
 
     def _draw_pair(self, near: Codes, right: int, wrong: int, rng: Rng) -> Codes:
-        """A uniform code among those with ``right`` matches and ``wrong`` signs."""
+        """Return a uniform code among those with ``right`` matches and ``wrong`` signs."""
         from sqsgd._internal.kernels.sampling import draw_codes
 
         law = self.law

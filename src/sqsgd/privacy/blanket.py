@@ -78,7 +78,7 @@ class BlanketBound:
         ]
 
     def spent(self, epsilon: float) -> float:
-        """An upper bound of δ(ε)."""
+        """Return an upper bound of δ(ε)."""
         with exact.precision(self._bits + 64):
             below, cells = self._cells
             *pairs, (base, _, _) = self._pairs()
@@ -105,7 +105,8 @@ class BlanketBound:
         return any(self.spent(each) <= self.delta for each in (min(epsilon, 2 * self._guess()), epsilon))
 
     def epsilon(self, most: float) -> float:
-        """The least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it; ``most`` if none is certified.
+        """Return the least ε with δ(ε) <= δ, up to ``TOLERANCE`` and never below it; ``most`` if none is
+        certified.
 
         Upwards from a guess until δ is kept, then by false position of the logarithms (the Illinois rule).
         """
@@ -152,14 +153,14 @@ class BlanketBound:
 
 
 def blanket_bound(parts: tuple[Densities, ...], users: int, delta: float) -> BlanketBound:
-    """The bound of a mechanism with two densities in each part: γ is the product of the low ones."""
+    """Return the bound of a mechanism with two densities in each part: γ is the product of the low ones."""
     return BlanketBound(
         parts=parts, share=lambda: _product(part()[1] for part in parts), users=users, delta=delta
     )
 
 
 def generic_bound(epsilon: float, users: int, delta: float) -> BlanketBound:
-    """The bound for any ε₀-LDP mechanism (Feldman, McMillan and Talwar 2021, section 3).
+    """Return the bound for any ε₀-LDP mechanism (Feldman, McMillan and Talwar 2021, section 3).
 
     With probability e^-ε₀ a report is drawn from the mean of the target's two laws, mixtures with weights
     e^ε₀ : 1 and 1 : e^ε₀, so that a fair bit takes the place of the blanket.
@@ -177,7 +178,7 @@ def _product(factors: Iterable[arb]) -> arb:
 
 
 def rounded_up(ball: arb) -> float:
-    """A float that is not below any number of the ball."""
+    """Return a float that is not below any number of the ball."""
     result = float(ball.upper())
     if not math.isfinite(result):
         raise ArithmeticError(f"{ball} has no upper bound")
@@ -192,7 +193,7 @@ def rounded_up(ball: arb) -> float:
 def count_cells(trials: int, share: arb, negligible: arb) -> tuple[arb, list[tuple[int, arb]]]:
     """Cells (m, P(m <= M < next m)) of M = 1 + Bin(trials, share), and a bound on P(M < first m).
 
-    The last cell has no upper end. The bound is below ``negligible``; the m are evenly spaced.
+    The last cell has no upper end. The bound is below ``negligible``. The m are evenly spaced.
 
     Guarantees
     ----------
@@ -242,7 +243,7 @@ def _binomial_chance(trials: int, share: arb, successes: int) -> arb:
 
 @dataclass(frozen=True, kw_only=True)
 class GridLaw:
-    """``masses`` at the points first, first + 1, ... times 2^exponent; the rest is at ``top`` or below."""
+    """``masses`` at the points first, first + 1, ... times 2^exponent. The rest is at ``top`` or below."""
 
     exponent: int
     first: int
@@ -250,7 +251,7 @@ class GridLaw:
     top: int
 
     def excess(self, threshold: arb, bits: int) -> arb:
-        """An upper bound of E(W - threshold)₊."""
+        """Return an upper bound of E(W - threshold)₊."""
         step = arb(2) ** self.exponent
         least = (threshold / step).lower()  # exact, and at most the threshold
         start = max(0, _ceiling(least) - self.first)
@@ -266,7 +267,7 @@ class GridLaw:
 class SpreadSums:
     """Sums of up to ``most`` independent jumps, of size s with probability p for each (s, p) of ``jumps``.
 
-    Sizes are relative to the largest; with the remaining probability a jump is zero. Masses have ``bits``
+    Sizes are relative to the largest. With the remaining probability a jump is zero. Masses have ``bits``
     bits, and a sum of ``most`` jumps loses at most about 2^-spare of its mass.
 
     Guarantees
@@ -311,7 +312,7 @@ class SpreadSums:
         return next(e for e in itertools.count(0, -1) if fine(e, self._upward) and fine(e, down))
 
     def exponent(self, count: int) -> int:
-        """The grid for sums of ``count`` jumps: a power of two, fine against what varies upward."""
+        """Return the grid for sums of ``count`` jumps: a power of two, fine against what varies upward."""
         return max(self._finest, math.floor(math.log2(_square(self._upward) * count / FINENESS) / 2))
 
     def single(self, exponent: int) -> GridLaw:
@@ -333,7 +334,7 @@ class SpreadSums:
         return GridLaw(exponent=exponent, first=first, masses=masses, top=top)
 
     def of(self, count: int) -> GridLaw:
-        """The sum of ``count`` jumps, by doubling."""
+        """Return the sum of ``count`` jumps, by doubling."""
         law, size = self.single(self.exponent(1)), 1
         for bit in bin(count)[3:]:
             law, size = self.added(law, law, 2 * size), 2 * size
@@ -343,7 +344,7 @@ class SpreadSums:
         return law
 
     def added(self, one: GridLaw, other: GridLaw, count: int) -> GridLaw:
-        """The sum of two independent sums, which has ``count`` jumps, on the grid for these."""
+        """Return the sum of two independent sums, which has ``count`` jumps, on the grid for these."""
         exponent = max(one.exponent, other.exponent)
         one, other = self._coarser(one, exponent), self._coarser(other, exponent)
         law = GridLaw(

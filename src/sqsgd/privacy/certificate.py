@@ -50,7 +50,7 @@ class Pass:
 
     @property
     def counted(self) -> int:
-        """The number of users that are shuffled together; raises ValueError if no guarantee holds."""
+        """The number of users that are shuffled together. Raises ValueError if no guarantee holds."""
         return _counted(self.scheme, self.users, self.order, self.dropouts, self.colluding)
 
     @property
@@ -113,7 +113,7 @@ def central_guarantee(
     *,
     linked: str = "",
 ) -> CentralGuarantee:
-    """The central guarantee of reports of ``scheme`` whose orders are uniform and secret.
+    """Return the central guarantee of reports of ``scheme`` whose orders are uniform and secret.
 
     For one report it is the smaller of two bounds, for mechanisms with two densities and for all
     (docs/proofs/shuffled-reports.md); several are composed (docs/proofs/several-reports.md). It is at most
@@ -165,7 +165,8 @@ def central_guarantee(
 
 
 def composed_guarantee(passes: Sequence[Pass], delta: float, *, linked: str = "") -> CentralGuarantee:
-    """The central guarantee of all ``passes`` together: of different schemes, budgets or numbers of users.
+    """Return the central guarantee of all ``passes`` together: of different schemes, budgets or numbers of
+    users.
 
     Args:
         passes: Each user takes part in all of them, or in some.
@@ -223,7 +224,7 @@ def _composed(passes: Sequence[Pass], delta: float, local: float) -> tuple[float
 
 @lru_cache(maxsize=16)
 def _table(passes: tuple[Pass, ...], delta: float) -> tuple[Table, tuple[tuple[Pass, Bound], ...]]:
-    """The divergences of one report of each kind of pass; the passes and the names of their bounds."""
+    """Return the divergences of one report of each kind of pass; the passes and the names of their bounds."""
     counts: Counter[Pass] = Counter()
     for each in passes:
         counts[replace(each, reports=1)] += each.reports
@@ -234,7 +235,7 @@ def _table(passes: tuple[Pass, ...], delta: float) -> tuple[Table, tuple[tuple[P
 
 
 def _profile(one: Pass, delta: float, reports: int) -> tuple[Profile, Bound]:
-    """The divergences of one report, by the bound that is smaller for a single report at δ."""
+    """Return the divergences of one report, by the bound that is smaller for a single report at δ."""
     local = one.scheme.privacy.epsilon
     fine = dict(_bounds(one.scheme, one.counted, negligible(delta, reports)))
     if not fine:
@@ -247,7 +248,7 @@ def _profile(one: Pass, delta: float, reports: int) -> tuple[Profile, Bound]:
 
 
 def _least(bounds: Iterable[tuple[Bound, BlanketBound]], local: float) -> tuple[float, Bound]:
-    """The least ε of the bounds and of the local ε, and its name."""
+    """Return the least ε of the bounds and of the local ε, and its name."""
     epsilon = local
     bound: Bound = "local"
     for name, candidate in bounds:
@@ -273,7 +274,7 @@ def _generic(local: float, users: int, delta: float) -> Iterator[tuple[Bound, Bl
 
 
 def _counted(scheme: Scheme, users: int, order: str, dropouts: int, colluding: int) -> int:
-    """The number of users that count; ValueError where no guarantee holds."""
+    """Return the number of users that count. Raises ValueError where no guarantee holds."""
     if not isinstance(scheme, Scheme):
         raise ValueError(f"scheme = {scheme!r} must be a sqsgd.Scheme")
     if order not in get_args(Order):
@@ -326,7 +327,8 @@ FORMAT = "sqsgd central certificate 1"
 
 
 def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> dict[str, Any]:
-    """A central guarantee with the numbers that it rests on, which tools/check_certificate.py verifies.
+    """Return a central guarantee with the numbers that it rests on, which tools/check_certificate.py
+    verifies.
 
     A scheme's identity implies the law of its reports. Its ``dots`` (i, d) are upper bounds of the divergence
     of one report: δ₁(i / 2^step_bits) <= d / 2^dot_bits.
@@ -395,7 +397,8 @@ def document(guarantee: CentralGuarantee, source: Scheme | Sequence[Pass]) -> di
 def local_epsilon_for(
     make: Callable[[float], Scheme], central: float, users: int, delta: float, *, most: float = 12.0
 ) -> float:
-    """The largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most ``central``.
+    """Return the largest local ε, up to 0.1 %, whose scheme ``make(ε)`` has a central ε of at most
+    ``central``.
 
     Args:
         make: Makes the scheme for a local ε.

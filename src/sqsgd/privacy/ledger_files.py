@@ -1,7 +1,7 @@
 """A ledger's files: the order of writes ensures that neither a crash nor an older copy can undercount.
 
 A spend writes a chained line at the ledger's end, then the tip, ``<ledger>.tip``, which records the number of
-lines and the last digest; each is on disk before the next begins, and only then may the report leave.
+lines and the last digest. Each is on disk before the next begins, and only then may the report leave.
 
 * A ledger is invalid unless it holds all the lines that its tip records, unchanged.
 * A torn line that no tip records is dropped: a crash interrupted it, and no report left.
@@ -78,7 +78,7 @@ def _digest(body: bytes, before: bytes) -> bytes:
 
 
 def sealed(fields: Fields, before: bytes) -> bytes:
-    """The line with these fields, chained to the digest ``before``."""
+    """Return the line with these fields, chained to the digest ``before``."""
     body = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
     line = body + _BEFORE + _digest(body, before) + _AFTER
     if len(line) > MAX_LINE:
@@ -87,7 +87,7 @@ def sealed(fields: Fields, before: bytes) -> bytes:
 
 
 def unsealed(line: bytes, before: bytes) -> tuple[Fields, bytes]:
-    """The fields of a line and its digest; ValueError names the error in the line."""
+    """Return the fields of a line and its digest; ValueError names the error in the line."""
     if not line.endswith(b"\n"):
         raise ValueError("is truncated or has no end")
     body = line[:-_SEAL]
@@ -155,7 +155,7 @@ class History:
         return entry.turn < 0 or (entry.task, entry.turn, entry.rho) not in self.turns
 
     def read(self, file: BinaryIO) -> str:
-        """Add the file's remaining lines; returns what is wrong with the first invalid one, if any."""
+        """Add the file's remaining lines. Returns what is wrong with the first invalid one, if any."""
         file.seek(self.length)
         while line := file.readline(MAX_LINE):
             try:
@@ -240,14 +240,14 @@ def _tip_paths(ledger: Path, witness: Path | str | None) -> list[Path]:
 
 
 def tip_line(history: History) -> bytes:
-    """The content of this history's tip."""
+    """Return the content of this history's tip."""
     heading = history.heading
     fields = {"tip of": heading["ledger"], "at": heading["path"], "lines": history.lines}
     return sealed({**fields, "last": history.digest.decode()}, START)
 
 
 def read_tip(path: Path) -> Tip | None:
-    """The tip in a file; None without a file."""
+    """Return the tip in a file, or None without a file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_LINE + 1)
@@ -365,7 +365,7 @@ class LedgerFiles:
         check_tips(self.path, history, problem, self._torn, self._tips)
 
     def append(self, descriptor: int, history: History, fields: Fields) -> None:
-        """Write one more line; returns once it and the tips are on disk."""
+        """Write one more line. Returns once it and the tips are on disk."""
         self._history = None
         self._repair(descriptor, history)
         start = history.length

@@ -1,7 +1,7 @@
 """The (ε, δ) of several passes, each in a secret order that is independent of the others.
 
 Whatever the earlier passes published, the two laws of what a pass publishes have a divergence of at most the
-bound δ₁(ε) of ``sqsgd.privacy.blanket``. Upper bounds at some ε, the *dots*, are joined by lines in e^ε; the
+bound δ₁(ε) of ``sqsgd.privacy.blanket``. Upper bounds at some ε, the *dots*, are joined by lines in e^ε. The
 lower convex hull is the divergence of a pair of laws, which dominates the pass. The privacy losses of the
 pairs of all passes add up. docs/proofs/several-reports.md proves this, and that no result is too small.
 """
@@ -57,7 +57,7 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """A law of privacy losses: ``masses`` in 2^-bits at first, first + 1, ... steps; the rest is infinite."""
+    """A law of privacy losses: ``masses`` in 2^-bits at first, first + 1, ... steps. The rest is infinite."""
 
     first: int
     masses: fmpz_poly
@@ -78,7 +78,7 @@ class Losses:
         )
 
     def times(self, count: int, bits: int, allowed: Callable[[int], int]) -> Losses:
-        """The sum of ``count`` independent losses, by doubling."""
+        """Return the sum of ``count`` independent losses, by doubling."""
         law, size = self, 1
         for bit in bin(count)[3:]:
             size *= 2
@@ -89,7 +89,7 @@ class Losses:
         return law
 
     def epsilon(self, step: float, bits: int, delta: float) -> arb | None:
-        """The least ε >= 0 with E(1 - e^(ε - loss))₊ <= δ, enclosed; None if there is none.
+        """Return the least ε >= 0 with E(1 - e^(ε - loss))₊ <= δ, enclosed, or None if there is none.
 
         Above the points from i on, the mean is S - e^(ε - i step) T; i falls until δ is reached.
         """
@@ -109,7 +109,7 @@ class Losses:
 
 
 def losses(dots: Dots, step: float, bits: int) -> Losses:
-    """The losses ln(dA/dB) under A, for the pair (A, B) whose divergence is the hull of the dots.
+    """Return the losses ln(dA/dB) under A, for the pair (A, B) whose divergence is the hull of the dots.
 
     Dots at -i follow from those at i, as x and x′ may be exchanged.
     """
@@ -144,7 +144,7 @@ class Table:
     passes: tuple[tuple[Dots, int], ...]
 
     def epsilon(self, delta: float) -> float | None:
-        """An upper bound of the ε of all passes together; None if none is certified.
+        """Return an upper bound of the ε of all passes together, or None if none is certified.
 
         Guarantees
         ----------
@@ -178,7 +178,7 @@ def negligible(delta: float, reports: int) -> float:
 
 
 def randomized_response(local: float, epsilon: float) -> float:
-    """The largest δ(ε) of a mechanism with a local ε, rounded up: a randomized bit has it."""
+    """Return the largest δ(ε) of a mechanism with a local ε, rounded up: a randomized bit has it."""
     with exact.precision(exact.START_BITS):
         odds = arb(local).exp()
         return rounded_up(((odds - arb(epsilon).exp()) / (odds + 1)).max(arb(0)))

@@ -50,7 +50,7 @@ class Plan:
     """How ``sqsgd-stateless`` spends a budget, and the resulting errors, relative to |x| = bound.
 
     Sparse codes draw ``count`` (t) of the coordinates, at least ``threshold`` (τ) of them among the ``near``
-    (s) largest with probability ``keep``; each coordinate has one of three ``levels``: +, - or not drawn.
+    (s) largest with probability ``keep``. Each coordinate has one of three ``levels``: +, - or not drawn.
     Signs and levels code every coordinate that is sent.
 
     Guarantees
@@ -193,7 +193,8 @@ def _parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def stateless_choices(*, dim: int, epsilon: float, bytes: int) -> list[Stateless]:
-    """The schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then others.
+    """Return the schemes of ``STATELESS`` under a budget: those with exact arithmetic, the best first, then
+    others.
 
     The best has the fewest bytes of those within 3 % of the least error.
     """
@@ -225,12 +226,13 @@ def automatic_scheme(
     apart: float = 1,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """The name and the options that ``scheme = "auto"`` stands for.
+    """Return the name and the options that ``scheme = "auto"`` stands for.
 
-    ``sqsgd`` with a running ``average`` if each client reports in every round, or nearly: it removes noise of
-    the client's batches, which costs a report its length. An average over rounds that are far apart, or a
-    residual, is about old models, and where clients differ it loses more than it gains. Then the best of
-    ``stateless_choices`` with exact arithmetic; with ``options`` ``sqsgd-stateless``, which takes them too.
+    If each client reports in nearly every round, this is ``sqsgd`` with a running ``average``, which removes
+    noise of the client's batches at the cost of a report's length. An average over rounds that are far apart,
+    or a residual, is about old models, and where clients differ it loses more than it gains. Otherwise it is
+    the best of ``stateless_choices`` with exact arithmetic or, with ``options``, ``sqsgd-stateless``, which
+    also takes them.
 
     Args:
         dim: The number of weights.
@@ -258,7 +260,8 @@ def automatic_scheme(
 
 
 def average_for(visits: float, apart: float = 1.0) -> float:
-    """The share of the past in a client's average, over ten rounds; 0: none, where rounds are few or apart.
+    """Return the share of the past in a client's average, over ten rounds; 0: none, where rounds are few or
+    apart.
 
     >>> average_for(200), average_for(100), average_for(600, apart=10)
     (0.9, 0.0, 0.0)
@@ -310,7 +313,7 @@ def recommended(
 
 
 def at_the_bound(scheme: Scheme) -> float:
-    """The error of a vector as long as the bound: less than without, as its norm is clamped.
+    """Return the error of a vector as long as the bound: less than without, as its norm is clamped.
 
     The norm of n of D rotated coordinates, rescaled, is about 1 + σ Z with σ² = (1 - n/D) / 2n. Half of the
     time it is clamped, which leaves 1 - σ √(2/π) of the error. Reports of one length stay as they are.

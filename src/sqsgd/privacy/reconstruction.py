@@ -30,7 +30,7 @@ _FARTHEST = -80.0  # ln(1 - a²) from here on: a is above every float below one
 def reconstruction_bound(
     epsilon: float, dimensions: int, probability: float = 1e-6, prior: float = 0.0
 ) -> float:
-    """The bound on an attacker's cosine: the least a >= 0 with e^{ε+ρ₀} Cap_r(a) <= p.
+    """Return the bound on an attacker's cosine: the least a >= 0 with e^{ε+ρ₀} Cap_r(a) <= p.
 
     With probability at least 1 - ``probability``, no guess from reports of total ``epsilon`` has a larger
     cosine with the true direction.
@@ -147,7 +147,7 @@ class ReconstructionStatement:
         return text if self.scope == "block" else f"{text} It says nothing about the block alone."
 
     def to_dict(self) -> dict[str, object]:
-        """All fields and the sentence, for JSON."""
+        """Return all fields and the sentence, for JSON."""
         values = {**asdict(self), "vacuous": self.vacuous, "sentence": self.sentence}
         return {name: worded(value) for name, value in values.items()}
 
@@ -181,7 +181,7 @@ def reconstruction_statements(
 
 
 def _up(cosine: float) -> str:
-    """The number with three significant digits, rounded up."""
+    """Return the number with three significant digits, rounded up."""
     if cosine == 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(cosine)) - 2)

@@ -49,7 +49,7 @@ class RecordPlan:
 def record_plan(
     *, dim: int, records: int, silos: int, epsilon: float, delta: float, rounds: int, bytes: int | None = None
 ) -> RecordPlan:
-    """The noise for ``rounds`` reports of each silo that are (epsilon, delta)-private for each record.
+    """Return the noise for ``rounds`` reports of each silo that are (epsilon, delta)-private for each record.
 
     ``records``: of all silos together, each of which holds about as many and reports in each round.
     ``bytes``: the budget for a message; None: the whole vector on 32 levels.

@@ -78,7 +78,7 @@ def plan_several(
     local: float = math.inf,
     visit: int = 0,
 ) -> SeveralPlan:
-    """The splits of a budget into reports, of which the best has the least error of the mean.
+    """Return the splits of a budget into reports, of which the best has the least error of the mean.
 
     Args:
         dim: The number of weights.
@@ -130,7 +130,7 @@ def plan_several(
 
 
 def _least(epsilon: float, **limits: Any) -> Split | None:
-    """The split at one local ε, with the near set that has the least error of the mean."""
+    """Return the split at one local ε, with the near set that has the least error of the mean."""
     split = _most(epsilon, **limits)
     if split is None or split.scheme != _CENTRAL or epsilon * (split.reports + 1) > limits["local"]:
         return split  # a larger error of each report, but no more reports
@@ -151,7 +151,7 @@ def _most(
     nearest: str = "",
     guess: int = _FIRST,
 ) -> Split | None:
-    """The most reports within the limits, up to about two percent where the central one decides."""
+    """Return the most reports within the limits, up to about two percent where the central one decides."""
     if epsilon > local:
         return None
     scheme = _automatic(dim, epsilon, bytes, nearest)

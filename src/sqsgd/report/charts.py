@@ -40,7 +40,7 @@ Point = dict[str, Any]
 
 
 def config(colours: Mapping[str, str], series: Sequence[str], size: int) -> Spec:
-    """The look of all charts as a configuration of Vega-Lite; ``size``: of the labels, in pixels."""
+    """Return the look of all charts as a configuration of Vega-Lite; ``size``: of the labels, in pixels."""
     ink, muted, line = colours["ink"], colours["muted"], colours["line"]
     text = {"labelColor": ink, "titleColor": ink, "labelFontSize": size, "titleFontSize": size}
     axis = {"gridColor": line, "domainColor": muted, "tickColor": muted, "titleFontWeight": "normal"}
@@ -92,7 +92,7 @@ class Chart:
         return {"group": "Group", "x": self.x_title, "mean": self.y_title, **banded}
 
     def rows(self) -> list[Row]:
-        """The data as a table, at most ``MOST_ROWS`` points per curve and always the last."""
+        """Return the data as a table, at most ``MOST_ROWS`` points per curve and always the last."""
         kept = [points[i] for points in self.curves.values() for i in _ends(len(points), MOST_ROWS) - 1]
         show = percent if self.share else number
         return [{**p, **{key: Shown(p[key], show(p[key])) for key in ("mean", "half")}} for p in kept]
@@ -141,7 +141,7 @@ class Chart:
 
 
 def write_charts(charts: Iterable[Chart], folder: str | Path, kind: str) -> list[Path]:
-    """Draw every chart that has points as ``svg``, ``png`` or ``pdf``, a column wide; returns the files."""
+    """Draw every chart that has points as ``svg``, ``png`` or ``pdf``, a column wide. Returns the files."""
     import vl_convert
 
     target = Path(folder)
@@ -156,7 +156,7 @@ def write_charts(charts: Iterable[Chart], folder: str | Path, kind: str) -> list
 
 
 def all_charts(groups: Sequence[Group]) -> list[Chart]:
-    """Accuracy by round and by bytes, loss, total ε, bound and clip rate; some may have no points."""
+    """Accuracy by round and by bytes, loss, total ε, bound and clip rate. Some may have no points."""
     band = BAND if any(len(group.counted) >= FEWEST for group in groups) else ""
     headline = groups[0].headline if groups else ACCURACY
     share, lower = headline.is_share, " Lower is better." if headline.better == "lower" else ""
@@ -277,12 +277,12 @@ def _curves(
 
 
 def _column(group: Group, name: str) -> Numbers:
-    """A column of all counted runs, as runs × rounds."""
+    """Return a column of all counted runs, as runs × rounds."""
     return np.stack([run.columns[name][: group.rounds] for run in group.counted])
 
 
 def _ends(length: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The ends of at most ``most`` equal spans of 0..length; the last one is ``length``."""
+    """Return the ends of at most ``most`` equal spans of 0..length. The last one is ``length``."""
     return np.round(np.linspace(0, length, min(length, most) + 1)[1:]).astype(np.int64)
 
 
@@ -292,7 +292,7 @@ def _moves(group: Group) -> bool:
 
 
 def _far_apart(points: Sequence[Point], key: str) -> bool:
-    """Whether the ends of the curves are too far apart for a linear axis."""
+    """Return whether the ends of the curves are too far apart for a linear axis."""
     ends = [end for end in {point["group"]: point[key] for point in points}.values() if end > 0]
     return bool(ends) and max(ends) > 20 * min(ends)
 
@@ -302,6 +302,6 @@ def _quantity(field: str, title: str) -> Spec:
 
 
 def _short(value: float) -> float:
-    """The value to six digits, as a whole number where it is one: more cannot be seen."""
+    """Return the value to six digits, as a whole number where it is one: more cannot be seen."""
     rounded = float(f"{value:.6g}")
     return int(rounded) if rounded.is_integer() else rounded

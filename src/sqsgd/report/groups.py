@@ -70,16 +70,16 @@ class Group:
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """Mean of the last measured accuracies and half the width of its 95 % interval; NaN if unknown."""
+        """Mean of the last measured accuracies and half the width of its 95 % interval, or NaN if unknown."""
         return mean_interval([float(run.accuracies[-1]) for run in self.counted if run.accuracies.size])
 
     def last(self, column: str) -> float:
-        """The largest last value of a column among the counted runs; NaN if none is known."""
+        """Return the largest last value of a column among the counted runs, or NaN if none is known."""
         return float(np.fmax.reduce([run.columns[column][-1] for run in self.counted], initial=math.nan))
 
     @property
     def seconds(self) -> float:
-        """Mean time of a counted run; NaN if it was not measured."""
+        """Mean time of a counted run, or NaN if it was not measured."""
         totals = [float(run.columns["seconds"].sum()) for run in self.counted]
         return math.fsum(totals) / len(totals) if totals else math.nan
 
@@ -111,7 +111,7 @@ def _sample(run: RunData) -> object:
 
 
 def _promised_notion(config: RunConfig) -> StatedNotion:
-    """The scheme's notion, which does not depend on the size of the model."""
+    """Return the scheme's notion, which does not depend on the size of the model."""
     budget: dict[str, Any] = {"dim": 65536, "epsilon": config.epsilon, "bytes": config.budget(65536)}
     try:
         return make_scheme(config.scheme, **budget, **config.options).privacy.notion
@@ -120,7 +120,7 @@ def _promised_notion(config: RunConfig) -> StatedNotion:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """Group runs and label the groups; the best first, those in which nothing was measured last."""
+    """Group runs and label the groups, the best first and those in which nothing was measured last."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
         together.setdefault(json.dumps(_settings(run.config), sort_keys=True, default=str), []).append(run)
@@ -133,7 +133,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """All settings except the seed, with the scheme's options as separate settings."""
+    """Return all settings except the seed, with the scheme's options as separate settings."""
     values = {name: value for name, value in dataclasses.asdict(config).items() if name != "seed"}
     options = values.pop("options")
     values["ledgers"] = bool(config.ledgers)  # each run of a sweep has its own folder of them

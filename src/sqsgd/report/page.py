@@ -103,7 +103,7 @@ def write_tables(groups: Sequence[Group], folder: str | Path) -> list[Path]:
 
 
 def render(template: Path, *, specs: Mapping[str, object] | None = None, **values: Any) -> str:
-    """A self-contained page from a template that extends page.html; everything it shows is escaped.
+    """Return a self-contained page from a template that extends page.html; everything it shows is escaped.
 
     ``specs``: charts in Vega-Lite, by the selector of their place. Browsers run the page's scripts only, and
     load nothing.
@@ -174,7 +174,7 @@ def _lead(groups: Sequence[Group]) -> str:
 
 
 def _configuration(group: Group) -> list[Row]:
-    """Every setting of a group, and its runs."""
+    """Return every setting of a group, and its runs."""
     settings, repeated = dataclasses.asdict(group.config), {run.folder for run in group.repeated}
     settings.pop("seed")
     rows: list[Row] = [{"name": name, "value": str(value)} for name, value in settings.items()]
@@ -193,7 +193,7 @@ HEADINGS = {
 
 
 def arms(groups: Sequence[Group]) -> list[Row]:
-    """The results, one row per group: the page's first table and ``arms.csv``."""
+    """Return the results, one row per group: the page's first table and ``arms.csv``."""
     rows: list[Row] = []
     for group in groups:
         share, ratio = group.headline.is_share, group.summary.bytes_up_ratio if group.summary else math.nan
@@ -219,7 +219,7 @@ def arms(groups: Sequence[Group]) -> list[Row]:
 
 
 def _runs(groups: Sequence[Group]) -> list[Row]:
-    """The runs, one row each: ``runs.csv``."""
+    """Return the runs, one row each: ``runs.csv``."""
     settings = ("scheme", "dataset", "model", "clients", "participation", "partition", "bytes")
     rows: list[Row] = []
     for group, run in [(arm, run) for arm in groups for run in arm.runs]:
@@ -246,7 +246,7 @@ def _runs(groups: Sequence[Group]) -> list[Row]:
 
 
 def _points(groups: Sequence[Group]) -> list[Row]:
-    """The points of all curves: ``figures.csv``."""
+    """Return the points of all curves: ``figures.csv``."""
     return [
         {
             "figure": chart.name, "arm": point["group"], "x_title": chart.x_title, "x": point["x"],

@@ -45,7 +45,7 @@ MEANINGS: dict[StatedNotion, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a group guarantees, on one line and in full; equal statements are shown once."""
+    """What a group guarantees, on one line and in full. Equal statements are shown once."""
 
     notion: StatedNotion
     short: str
@@ -54,7 +54,7 @@ class Statement:
 
 
 def statement(group: Group) -> Statement:
-    """The guarantee of a group's runs, with the largest of their totals."""
+    """Return the guarantee of a group's runs, with the largest of their totals."""
     epsilon, total = group.last("epsilon"), group.last("epsilon_total")
     rounds = max((run.rounds for run in group.counted), default=0)
     evaluations = group.last("epsilon_evaluations")
@@ -179,7 +179,7 @@ def _noise(group: Group, central: Central | None) -> list[str]:
 
 
 def _weakest_central(group: Group) -> Central | None:
-    """The weakest central guarantee of the group's finished runs; None if one of them has none."""
+    """Return the weakest central guarantee of the group's finished runs, or None if one of them has none."""
     if group.config.participation != "once" or any(run.state != "finished" for run in group.counted):
         return None
     found = [run.summary.central if run.summary else None for run in group.counted]
@@ -188,7 +188,7 @@ def _weakest_central(group: Group) -> Central | None:
 
 
 def statements(groups: Sequence[Group]) -> list[tuple[Statement, list[str]]]:
-    """Each distinct statement with the labels of its groups, the strongest notion first."""
+    """Return each distinct statement with the labels of its groups, the strongest notion first."""
     shared: dict[tuple[str, ...], tuple[Statement, list[str]]] = {}
     for group in groups:
         made = statement(group)

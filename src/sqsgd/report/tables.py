@@ -29,7 +29,7 @@ def clean(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """A number with at most four significant digits and thousands separators.
+    """Return a number with at most four significant digits and thousands separators.
 
     >>> number(24000.0), number(0.123456), number(float("inf"))
     ('24,000', '0.1235', 'infinite')
@@ -42,7 +42,7 @@ def number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share in percent, to one decimal.
+    """Return a share in percent, to one decimal.
 
     >>> percent(0.9213).split()
     ['92.1', '%']
@@ -51,7 +51,8 @@ def percent(value: float) -> str:
 
 
 def interval(mean: float, half: float, *, share: bool) -> str:
-    """A mean, in percent if it is a share, with half the width of its confidence interval if there is one.
+    """Return a mean, in percent if it is a share, with half the width of its confidence interval if there is
+    one.
 
     >>> interval(0.9213, 0.0041, share=True), interval(0.25, 0.01, share=False)
     ('92.1\\xa0% ± 0.4', '0.25 ± 0.01')
@@ -71,7 +72,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def counted(count: int, name: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')
@@ -94,7 +95,7 @@ def text(cell: Cell) -> str:
 
 
 def sort_key(cell: Cell) -> str | None:
-    """The number to sort by; None for text. JavaScript parses Infinity; a missing value sorts last."""
+    """The number to sort by, or None for text. JavaScript parses Infinity. A missing value sorts last."""
     value = _value(cell)
     if isinstance(value, str):
         return None

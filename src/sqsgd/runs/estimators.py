@@ -1,4 +1,4 @@
-"""Tables as scikit-learn users expect: each owner of rows sends one report; the scaling is public."""
+"""Tables as scikit-learn users expect: each owner of rows sends one report. The scaling is public."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -92,22 +92,22 @@ class PrivateClassifier(PrivateModel, ClassifierMixin, BaseEstimator):
     _numbers = False
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The likeliest class of each row."""
+        """Return the likeliest class of each row."""
         places = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[places])
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The model's probability of each of ``classes_``, a row of each row."""
+        """Return the model's probability of each of ``classes_``, a row of each row."""
         return np.asarray(softmax(self._scores(X)))
 
 
 class PrivateRegressor(PrivateModel, RegressorMixin, BaseEstimator):
-    """A private least-squares regression on a DataFrame; the label needs a public range, too."""
+    """A private least-squares regression on a DataFrame. The label needs a public range, too."""
 
     _numbers = True
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The predicted number of each row."""
+        """Return the predicted number of each row."""
         scores = self._scores(X)[:, 0]
         low, high = self.columns_.ranges[self.columns_.label]
         return np.asarray((scores + 1) / 2 * (high - low) + low)

@@ -57,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of a sweep; its folder is relative to the sweep's."""
+    """One run of a sweep. Its folder is relative to the sweep's."""
 
     folder: str
     cell: Cell
@@ -107,7 +107,7 @@ class Sweep:
             cell.job("runs", self.rates[0], self.seeds[0])  # all are checked before any runs
 
     def cells(self) -> list[Cell]:
-        """Every arm in every panel. A panel's name shows the keys in which the panels differ."""
+        """Return every arm in every panel. A panel's name shows the keys in which the panels differ."""
         cells, first = [], self.panels[0] if self.panels else {}
         differing = {
             key
@@ -148,7 +148,7 @@ class Sweep:
 
 
 def merged(*parts: Values) -> dict[str, Any]:
-    """The keys of all parts, the last first; options of the scheme are merged one by one."""
+    """Return the keys of all parts, the last first; options of the scheme are merged one by one."""
     values = {key: value for part in parts for key, value in part.items()}
     options = {key: value for part in parts for key, value in part.get("options", {}).items()}
     return {**values, "options": options} if options else values
@@ -174,7 +174,7 @@ def slug(values: Values) -> str:
 
 
 def make_sweep(given: Values, where: str, *, small: bool = False) -> Sweep:
-    """A sweep from a file's keys and values; ``small``: its table [small] takes precedence."""
+    """Return a sweep from a file's keys and values; ``small``: its table [small] takes precedence."""
     values: dict[str, Any] = dict(given)
     smaller = values.pop("small", {})
     if small:
@@ -209,7 +209,7 @@ def load_sweep(path: Path, *, small: bool = False) -> Sweep:
 
 
 def experiment_file(path: Path) -> Path:
-    """The path itself, or the experiment of this name in the installed package or the checkout."""
+    """Return the path itself, or the experiment of this name in the installed package or the checkout."""
     if path.exists():
         return path
     folders = (Path(__file__).parents[3] / "experiments", Path(__file__).parent / "figures")
@@ -223,7 +223,7 @@ def experiment_file(path: Path) -> Path:
 
 
 class Interrupted(Exception):
-    """The sweep was asked to stop; it can be resumed."""
+    """The sweep was asked to stop. It can be resumed."""
 
 
 def check_folder(out: Path) -> None:
@@ -241,7 +241,7 @@ def begin_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def check_runs(sweep: Sweep) -> list[str]:
-    """Check every arm in every panel; returns a line for those that are predicted to learn nothing."""
+    """Check every arm in every panel. Returns a line for those that are predicted to learn nothing."""
     from sqsgd.learning.features import extractor_and_model
 
     finals = [cell.job("runs", sweep.rates[0], sweep.seeds[0]) for cell in sweep.cells()]
@@ -268,7 +268,7 @@ def check_runs(sweep: Sweep) -> list[str]:
 def run_sweep(
     sweep: Sweep, out: Path, *, jobs: int, stop: Sequence[object] = ()
 ) -> Iterator[tuple[str, int, int]]:
-    """Choose learning rates, do the final runs, write table.json; stops once ``stop`` is not empty.
+    """Choose learning rates, do the final runs, write table.json. Stops once ``stop`` is not empty.
 
     Yields what is done, its rounds and the rounds of all of it.
     """
@@ -310,7 +310,7 @@ def run_sweep(
 
 
 def choose(sweep: Sweep, out: Path) -> dict[str, float]:
-    """The best learning rate of each cell, except for cells where all of them failed."""
+    """Return the best learning rate of each cell, except for cells where all of them failed."""
     if len(sweep.rates) == 1:
         return dict.fromkeys((cell.name for cell in sweep.cells()), sweep.rates[0])
     chosen: dict[str, float] = {}
@@ -322,9 +322,9 @@ def choose(sweep: Sweep, out: Path) -> dict[str, float]:
 
 
 def tried(sweep: Sweep, cell: Cell, out: Path) -> list[tuple[float, float, float]]:
-    """The rank, the rate and the rate as asked for (0: by the rule) of each tuning run that has ended.
+    """Return the rank, the rate and the rate as asked for (0: by the rule) of each tuning run that has ended.
 
-    The best run has the least rank; a run that failed has an infinite one.
+    The best run has the least rank. A run that failed has an infinite one.
     """
     found = []
     for folder in (out / "tuning" / cell.name).glob("lr-*"):
@@ -363,7 +363,7 @@ def edges(sweep: Sweep, cell: Cell, out: Path) -> tuple[float, float]:
 
 
 def summary_of(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run; None if it did not finish."""
+    """Return the summary of a run, or None if it did not finish."""
     path = folder / SUMMARY
     if not path.exists():
         return None
@@ -429,7 +429,7 @@ def _begin(rounds: Any, stopping: Any) -> None:
 
 
 def _run_job(job: Job, out: Path) -> bool:
-    """One run from the start or from its checkpoint; returns whether it succeeded."""
+    """Run a job from the start or from its checkpoint. Returns whether it succeeded."""
     folder, files = out / job.folder, RunFolder(out / job.folder)
 
     def done(rounds: int) -> None:

@@ -189,7 +189,7 @@ def begin(
     resume: bool,
     given: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A new run, or the one in ``out``; ``given``: objects that are in memory."""
+    """Return a new run, or the one in ``out``; ``given``: objects that are in memory."""
     if resume:
         if out is None:
             raise ValueError("--resume needs --out: the folder of the run to resume")
@@ -249,7 +249,7 @@ class Run:
 
     @property
     def result(self) -> TrainedRun:
-        """The finished run; ValueError before that."""
+        """The finished run. Raises ValueError before that."""
         if not RunFolder(self.folder).finished:
             raise ValueError(f"the run in {self.folder} is not finished: read all of its rounds")
         summary = json.loads((self.folder / "summary.json").read_text())
@@ -294,7 +294,7 @@ class Run:
         return run
 
     def resumed(self) -> tuple[Run, State]:
-        """The run at its own rate, and the last checkpoint's state; refuses another configuration."""
+        """Return the run at its own rate, and the last checkpoint's state; refuses another configuration."""
         config, files = self.config, RunFolder(self.folder)
         state, kept = files.load()
         # With these, the number of rounds decides who is in a round, the size of its step, or the noise.
@@ -416,7 +416,7 @@ class Run:
 
 
 def prepare(config: RunConfig, folder: Path, given: Mapping[str, Any] | None = None) -> Run:
-    """Load data and model, make the scheme; raises ValueError naming the wrong key. Writes nothing."""
+    """Load data and model, make the scheme. Raises ValueError naming the wrong key. Writes nothing."""
     check_parts(config)
     problem = load_problem(config, given)
     _LOG.info("scheme and learning rate")
@@ -449,7 +449,7 @@ def check_parts(config: RunConfig) -> None:
 
 
 def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) -> Scheme:
-    """The user's scheme; ValueError unless it fits the model and spends no more than it was allowed."""
+    """Return the user's scheme. Raises ValueError unless it fits the model and the budget."""
     from sqsgd.learning.factories import call_factory, find_named
 
     name, value = config.scheme, (given or {}).get("scheme")
@@ -474,7 +474,7 @@ def _own_scheme(config: RunConfig, dim: int, given: Mapping[str, Any] | None) ->
 def fitted(
     config: RunConfig, dim: int, given: Mapping[str, Any] | None = None
 ) -> tuple[RunConfig, Scheme, RunConfig]:
-    """The complete configuration, the scheme, and the configuration with bound and rate decided."""
+    """Return the complete configuration, the scheme, and the configuration with bound and rate decided."""
     if config.own_scheme:
         scheme = _own_scheme(config, dim, given)
     else:
@@ -511,7 +511,7 @@ def _protected(config: RunConfig) -> str:
 
 
 def _once_rule(config: RunConfig) -> str:
-    """The rule for rates where clients answer in slots for a linear model on unit rows; else nothing."""
+    """Return the rule for rates where clients answer in slots for a linear model on unit rows, or nothing."""
     from sqsgd.learning.features import PRETRAINED, extractor_and_model
 
     features, model = extractor_and_model(config.features, config.model)
@@ -577,7 +577,7 @@ def load_problem(
 
 
 def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Dataset:
-    """All of the dataset, with features in place of its inputs if the run has them."""
+    """Return all of the dataset, with features in place of its inputs if the run has them."""
     from sqsgd.learning.datasets import Dataset, given_dataset, load_dataset, table_dataset
     from sqsgd.learning.features import extracted, extractor_and_model
     from sqsgd.learning.tables import Columns
@@ -596,7 +596,7 @@ def load_data(config: RunConfig, given: Mapping[str, Any] | None = None) -> Data
 
 
 def _named(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings with names in place of objects, and the objects whose name cannot be imported."""
+    """Return the settings with names in place of objects, and the objects whose name cannot be imported."""
     from sqsgd.learning.objectives import built_in
 
     values, given = dict(settings), dict[str, Any]()

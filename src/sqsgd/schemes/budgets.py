@@ -23,19 +23,19 @@ def optional_bits(bytes: int | None) -> int | None:
 def checked_budget(
     dim: int, epsilon: float, bytes: int | None, most_dim: int = 2**31
 ) -> tuple[int, float, int | None]:
-    """The arguments that every private scheme takes, within their limits; the budget in bits."""
+    """Return the arguments that every private scheme takes, within their limits, and the budget in bits."""
     dim, epsilon = checks.integer("dim", dim, 1, most_dim), checks.real("epsilon", epsilon, 0.01, 1e5)
     return dim, epsilon, optional_bits(bytes)
 
 
 def too_few_bytes(bits: int | None, content: str, least_bits: int) -> ValueError:
-    """The error of a budget that cannot hold the least that a report needs."""
+    """Return the error of a budget that cannot hold the least that a report needs."""
     given = None if bits is None else bits // 8
     return ValueError(f"bytes = {given} cannot hold {content}; at least {-(-least_bits // 8)} are needed")
 
 
 def codes_that_fit(bits: int, alphabet: int) -> int:
-    """How many codes of an alphabet fit into a column of this many bits."""
+    """Return how many codes of an alphabet fit into a column of this many bits."""
     size, width, _ = Column(1, alphabet).group
     groups, rest = divmod(max(bits, 0), width)
     partial = next(count for count in reversed(range(size)) if (alphabet**count - 1).bit_length() <= rest)
@@ -56,7 +56,7 @@ def affordable(bits: int, levels: int, dim: int) -> int:
 
 
 def full_reach(reach: float, dim: int, most: float) -> float:
-    """A range in root mean squares, but not beyond √dim: no coordinate is that large."""
+    """Return a range in root mean squares, but not beyond √dim: no coordinate is that large."""
     return min(checks.real("reach", reach, 0.1, most), math.sqrt(dim))
 
 

@@ -65,7 +65,7 @@ class ScaledCodes(Mechanism):
 
     @abstractmethod
     def scale(self, x: Estimate) -> float:
-        """The magnitude of the end codes: a float32, to which larger coordinates are clamped."""
+        """Return the magnitude of the end codes: a float32, to which larger coordinates are clamped."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -104,7 +104,7 @@ class ShareOfNorm(ScaledCodes):
         return f"share of norm {self.dim} {self.levels}"
 
     def scale(self, x: Estimate) -> float:
-        """The norm, rounded up to float32 so that no share exceeds one."""
+        """Return the norm, rounded up to float32 so that no share exceeds one."""
         length = float(np.linalg.norm(x))
         if not length < float(np.finfo(np.float32).max):
             raise ValueError("x contains NaN or infinity, or its norm is too large for a float32")
@@ -233,7 +233,7 @@ class Largest(Mechanism):
         return self._largest(x)
 
     def coordinates(self, columns: Columns) -> Indices:
-        """The sent coordinates; rejects a report whose indices do not rise strictly."""
+        """Return the sent coordinates; rejects a report whose indices do not rise strictly."""
         if self.count == self.dim:
             return np.arange(self.dim)
         chosen = columns[0].astype(np.int64)
@@ -247,7 +247,7 @@ class Largest(Mechanism):
         return whole
 
     def relative_error(self, share: float) -> float:
-        """The unsent energy for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n."""
+        """Return the unsent energy for Gaussian coordinates: 1 - 2 (t φ(t) + Φ(-t)), 2 Φ(-t) = k / n."""
         if self.count == self.dim:
             return 0.0
         tail = self.count / self.dim / 2

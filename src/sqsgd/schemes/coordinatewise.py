@@ -185,7 +185,7 @@ def ldp_fed(dim: int, epsilon: float, bytes: int | None = None, **options: Any) 
     k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
 
     Options as in ``piecewise``. α is 2 ε / (k L), twice what the paper's bound allows. The paper's condensed
-    α is not LDP and left out; the bias of its averaged codes towards the centre is corrected.
+    α is not LDP and left out. The bias of its averaged codes towards the centre is corrected.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates("ldp-fed", OrdinalChannel, _ORDINAL_LEVELS, budget, **options)
@@ -218,7 +218,7 @@ class Picked(Mechanism):
     coordinate is picked several times. A vector of one coordinate needs no selection.
 
     ε = picks (ε1 + ε2), pure LDP of all columns together. Picked values within the range are unbiased
-    (tests/schemes/test_fedsel.py::test_picked_values_are_unbiased); the residual keeps what is not picked.
+    (tests/schemes/test_fedsel.py::test_picked_values_are_unbiased). The residual keeps what is not picked.
     """
 
     dim: int
@@ -343,7 +343,7 @@ def plan_error(
 
 
 def pick_counts(dim: int, epsilon: float, bits: int | None, alphabet: int, picks: int | None) -> list[int]:
-    """The numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
+    """Return the numbers of picks to try: those that fit and leave each at least a quarter of a nat."""
     most = picks or (1 if dim == 1 else min(_MOST_USEFUL, math.ceil(4 * epsilon)))
     if bits is not None:
         enough = min(most, math.floor(bits / math.log2(dim * alphabet)) + 1)
@@ -372,8 +372,8 @@ def fedsel(
 
     b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
 
-    ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2),
-    ``levels`` the grid of the values; by default those of the least predicted error (the paper sends one
+    ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2), and
+    ``levels`` is the grid of the values. The defaults have the least predicted error (the paper sends one
     pick), and ``reach`` is √(2 ln dim). The client keeps the rest.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)

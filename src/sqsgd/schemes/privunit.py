@@ -173,7 +173,7 @@ class Grid:
 
 @lru_cache(maxsize=512)
 def best_grid(levels: int) -> Grid:
-    """The reach, in sixteenths, with the least cost; for signs the reach does not matter."""
+    """Return the reach, in sixteenths, with the least cost. For signs the reach does not matter."""
     if levels == 2:
         return Grid(levels=2, reach=1.0)
     grids = (Grid(levels=levels, reach=k / 16) for k in range(8, 100))

@@ -25,7 +25,7 @@ from sqsgd.schemes.budgets import checked_budget, too_few_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class NearestVertices(NearCodes):
-    """One vertex ± e_i of n coordinates; each of the ``nearest`` k has odds e^ε against each other vertex.
+    """One vertex ± e_i of n coordinates. Each of the ``nearest`` k has odds e^ε against each other vertex.
 
     Unbiased within 1 %: tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length.
     """
@@ -77,7 +77,7 @@ class NearestVertices(NearCodes):
 
 
 def best_nearest(dim: int, epsilon: float, *, central: bool = False) -> int:
-    """The k with the largest m, on a grid so fine that m varies by a thousandth between neighbours.
+    """Return the k with the largest m, on a grid so fine that m varies by a thousandth between neighbours.
 
     ``central``: the k with the least error for a given central ε instead. The error is about 1/m², and the
     square of the central ε is proportional to E(α - β)² / γ = 2 q (A - B)² / B, q = k / 2n (H1, H3).

@@ -51,7 +51,7 @@ _FIRST_BOUND = 0.3  # of whole vectors in reports of one length: few gradients a
 class Direction(Quantized):
     """Direction by PrivQuant over ± ``reach`` root mean squares, norm by ScalarDP; for rotated vectors.
 
-    Clamping shrinks the mean of a coordinate, of a Gaussian one by erf(reach / √2); the estimate divides this
+    Clamping shrinks the mean of a coordinate, of a Gaussian one by erf(reach / √2). The estimate divides this
     out. A reach of √dim clamps nothing: fewer than 64 coordinates have it by default, and are unbiased. More
     are unbiased within 1 % after ``gaussian_rotation``
     (tests/schemes/test_few_dimensions.py::test_worst_vectors_keep_their_length). Norms above ``bound`` are
@@ -110,12 +110,13 @@ def sqsgd(
     rotation: Rotation = "client",
     average: float = 0.0,
 ) -> Scheme:
-    """Sends a few places and signs of a rotated block; the client keeps the rest for its next reports.
+    """Sends a few places and signs of a rotated block. The client keeps the rest for its next reports.
 
-    ``code``: signs, levels or sparse match codes; by default the one with the least predicted error.
-    ``rotation``: ``client``, or ``round`` for one rotation (and one block) of all clients of a round.
-    ``average``: with 0.9, each report is about the whole vector instead, a running average of the client's
-    last ten gradients (worker momentum, Karimireddy et al. 2021): less noise of batches, nothing outdated.
+    ``code`` is signs, levels or sparse match codes. The default is the code with the least predicted error.
+    ``rotation`` is ``client``, or ``round`` for one rotation (and one block) of all clients of a round. With
+    ``average`` = 0.9, each report is instead about the whole vector, as a running average of the client's
+    last ten gradients (worker momentum, Karimireddy et al. 2021). This averages the noise of batches, and
+    nothing is outdated.
     """
     average = checks.real("average", average, 0.0, 0.999)
     if average:
@@ -174,7 +175,7 @@ def code_of(mechanism: Mechanism) -> Code:
 
 @dataclass(frozen=True)
 class Request:
-    """A budget and options; the least predicted error decides those that are None."""
+    """A budget and options. The least predicted error decides those that are None."""
 
     dim: int
     epsilon: float
@@ -216,7 +217,7 @@ class Request:
         return round(math.log((1 + mechanism.relative_error(1.0)) * factor), _DIGITS)
 
     def _level_counts(self) -> tuple[int, ...]:
-        """The numbers of levels to try; ValueError for options that do not go together."""
+        """Return the numbers of levels to try. Raises ValueError for options that do not go together."""
         code, levels = self.code, self.levels
         if code not in (None, *get_args(Code)):
             raise ValueError(f"code = {code!r} must be one of {', '.join(get_args(Code))}")
@@ -252,7 +253,7 @@ class Request:
         return Direction(quantizer=quantizer, norm=norm, reach=best.reach)
 
     def _sparse(self) -> SparseMatches:
-        """The block with the least error times ``visits``, else the whole vector or a sample.
+        """Return the block with the least error times ``visits``, else the whole vector or a sample.
 
         Without ``norm_epsilon`` (None or 0) vectors shorter than the bound toss a coin, which costs no ε.
         """
@@ -289,7 +290,7 @@ def visits(whole: int, size: int) -> float:
 
     A residual adds up D / n gradients, whose noise grows with the root only: smaller blocks carry less of it,
     larger ones are sent before they are out of date. The minimum at D / 64 agrees with trainings of LeNet-5
-    (docs/results); in smaller models blocks stay above 2,048 and short vectors are sent whole.
+    (docs/results). In smaller models blocks stay above 2,048 and short vectors are sent whole.
     """
     noise = _GRADIENT_NOISE * min(1.0, whole / _MEASURED) ** 2
     return whole / size * (1 + noise * size / whole + whole / size / _PATIENCE)
@@ -346,7 +347,7 @@ def _of_size(whole: int, size: int, levels: int, epsilon: float, reaches: tuple[
 
 
 def best_of(candidates: Iterable[Choice]) -> Choice:
-    """The candidate with the least error, the earlier of equals; stops once errors have risen too far."""
+    """The candidate with the least error, the earlier of equals. Stops once errors have risen too far."""
     best: Choice | None = None
     for candidate in candidates:
         if best is None or candidate.error < _BETTER * best.error:
@@ -375,7 +376,7 @@ class SparseChoice:
 
 
 def most_coordinates(size: int, bits: int) -> int:
-    """The largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does."""
+    """Return the largest t whose codes fit in ``bits``, at most half of the coordinates; 0 if none does."""
 
     def log2_codes(count: int) -> float:  # at most two bits too few
         log = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
@@ -390,7 +391,7 @@ def most_coordinates(size: int, bits: int) -> int:
 
 @lru_cache(maxsize=256)
 def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
-    """The best choice for codes of ``size`` = N coordinates in ``bits`` bits; None if no code fits.
+    """Return the best choice for codes of ``size`` = N coordinates in ``bits`` bits, or None if no code fits.
 
     Around t ln(2N / s) = ε: tests/schemes/test_sqsgd.py::test_the_search_is_near_the_exhaustive_best.
     """
@@ -410,7 +411,7 @@ def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
 
 
 def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
-    """The best s for a given t: the best of a coarse scan, then steps of a factor down to 1 %."""
+    """Return the best s for a given t: the best of a coarse scan, then steps of a factor down to 1 %."""
     tried: dict[int, SparseChoice] = {}
 
     def choice(near: float) -> SparseChoice:
@@ -431,7 +432,7 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
 
 
 def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
-    """The τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t.
+    """Return the τ with the largest μ(τ) = (e^ε - 1) τ W_τ / (1 + (e^ε - 1) P(l >= τ)), for given s and t.
 
     W_l as in ``SparseLaw.masses``. It is log-concave, so where (e^ε - 1) P is large, μ falls for lower τ.
     """

@@ -62,7 +62,7 @@ class BoundedRange(Quantized):
         return self.quantizer.estimate(columns[0], self._half_range(bound))
 
     def relative_error(self, share: float) -> float:
-        """For uniform directions; without ``reach``, the bound is three deviations of a coordinate."""
+        """For uniform directions. Without ``reach``, the bound is three deviations of a coordinate."""
         reach = (self.reach or 3.0) / share
         return self.quantizer.coordinate_energy(reach, self.whole) - 2 * kept_share(reach, self.whole) + 1
 
@@ -77,7 +77,7 @@ def sqsgd_paper(
     norm_epsilon: float = 10.0,
     rule: Literal["paper", "optimal"] = "paper",
 ) -> Scheme:
-    """The paper's scheme, corrected: K levels of a rotated block within a public range.
+    """Return the paper's scheme, corrected: K levels of a rotated block within a public range.
 
     Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
 
@@ -106,7 +106,7 @@ def sqsgd_paper(
 
 
 def best_size(epsilon: float, most: int) -> int:
-    """The k up to ``most`` with the least M² / k, M = (e^ε + 2^k - 1) / (e^ε - 1), log-convex in k."""
+    """Return the k up to ``most`` with the least M² / k, M = (e^ε + 2^k - 1) / (e^ε - 1), log-convex in k."""
 
     def log_error(size: int) -> float:
         # ln (2^k - 1) / e^ε
@@ -140,7 +140,7 @@ def privunit_inf(dim: int, epsilon: float, bytes: int | None = None, *, reach: f
     """Sends a corner of the cube near the vector (Bhowmick et al. 2018).
 
     PrivQuant with K = 2 and the optimal τ and p; ``reach`` as in ``sqkr``. It sends as many coordinates as
-    ``bytes`` hold or, for ε up to 4.7, the few of SQKR; no other number is better
+    ``bytes`` hold or, for ε up to 4.7, the few of SQKR. No other number is better
     (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)

@@ -32,11 +32,12 @@ def sqsgd_record(
 
     The guarantee is for all ``reports`` of a run together: adding or removing one record of one silo. Each
     report uses each record with probability ``rate`` (``batching = "poisson"``), or records take turns in
-    disjoint batches of that share (``"disjoint"``); what was drawn is the silo's secret. ``records`` is the
-    public number that sums are divided by, such as the expected size of a batch; the real one is never sent.
+    disjoint batches of that share (``"disjoint"``). What was drawn is the silo's secret. ``records`` is the
+    public number that sums are divided by, such as the expected size of a batch. The real one is never sent.
 
-    By default 32 ``levels`` of the noisy coordinates, which add 1 to 2 % to the noise; with fewer ``bytes``
-    fewer levels, then a block of coordinates that all silos share.
+    By default, noisy coordinates have 32 ``levels``, which add 1 to 2 % to the noise. A smaller budget of
+    ``bytes`` reduces the levels first, and then the report covers a block of coordinates that all silos
+    share.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)  # beyond that of the least noise
@@ -93,7 +94,7 @@ def options_of(scheme: Scheme) -> dict[str, Any]:
 
 
 def record_share(epsilon: float, delta: float, reports: int) -> float:
-    """The least share of its records that a silo need draw for a report, in hundredths.
+    """Return the least share of its records that a silo need draw for a report, in hundredths.
 
     T reports of a share q have about the noise √T / μ of reports of all records, as long as σ / L is about
     2.5 or more: q = μ / (0.4 √T). A smaller share takes less time, but more noise.

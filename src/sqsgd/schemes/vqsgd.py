@@ -94,7 +94,7 @@ class CrossPolytope(Mechanism):
 
 
 def best_repeats(dim: int, epsilon: float, most: int) -> int:
-    """The b up to ``most`` with the least M(ε/b)² / b; the best ε/b is at least 2.18, so b < ε/2 or b = 1."""
+    """The b up to ``most`` with the least M(ε/b)² / b. The best ε/b is at least 2.18, so b < ε/2 or b = 1."""
     repeats = np.arange(1, min(most, 1 + int(epsilon / 2)) + 1)
     each = epsilon / repeats
     log_inflation = np.log1p((2 * dim - 1) * np.exp(-each)) - np.log(-np.expm1(-each))

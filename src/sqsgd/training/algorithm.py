@@ -89,7 +89,7 @@ def client_step(
     """A client's message and what it keeps: its new residual or average (None if it keeps nothing).
 
     ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
-    from the sent coordinates is lost, as in the paper; the residual of the others is not clipped.
+    from the sent coordinates is lost, as in the paper. The residual of the others is not clipped.
     """
     if not scheme.keeps_state:
         return scheme.encode(gradient, task, rng), None

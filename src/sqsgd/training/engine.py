@@ -37,14 +37,14 @@ class Problem(Protocol):
     def clients(self) -> int: ...
 
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
-        """Each client's loss and gradient, in order. Neither leaves the client; the loss is for plots."""
+        """Each client's loss and gradient, in order. Neither leaves the client. The loss is for plots."""
 
     def cohort(self, round: int) -> Sequence[int]:
-        """The clients of a round."""
+        """Return the clients of a round."""
 
 
 def noise_seed(seed: int, round: int, client: int) -> int:
-    """A different seed for each report of a repeatable run; ``client`` is the number in its task."""
+    """Return a different seed for each report of a repeatable run; ``client`` is the number in its task."""
     return (seed << 128) | (round << 64) | client
 
 

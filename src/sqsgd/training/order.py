@@ -29,9 +29,9 @@ _KEPT = ("users", "per_round", "rounds", "reports", "one_visit")
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """``reports`` permutations of the users, cut into rounds of ``per_round``; the last may get no slot.
+    """``reports`` permutations of the users, cut into rounds of ``per_round``. The last may get no slot.
 
-    Each permutation has its own key. Each user has 128 bits of the key's keystream (AES-256); in the order of
+    Each permutation has its own key. Each user has 128 bits of the key's keystream (AES-256). In the order of
     these bits users fill the slots. Two of n are equal with probability below n² / 2^129.
 
     Guarantees
@@ -64,7 +64,7 @@ class Order:
             raise ValueError(f"key must have {KEY_BYTES} bytes for each report, not {len(self.key)}")
 
     def cohort(self, round: int) -> Users:
-        """The user of each slot of a round; in one visit, each user has one in each part of the round."""
+        """The user of each slot of a round. In one visit, each user has one in each part of the round."""
         number, place = divmod(round, self._pass)
         if not 0 <= number < (1 if self.one_visit else self.reports):
             needs = f"{self.per_round:,} users who have not reported"
@@ -77,7 +77,7 @@ class Order:
         return np.concatenate([members, *(members[places] for places in others)])
 
     def sent(self, round: int) -> int:
-        """The most reports that a user has sent after a round."""
+        """Return the most reports that a user has sent after a round."""
         return self.reports if self.one_visit else round // self._pass + 1
 
     @property
@@ -85,7 +85,7 @@ class Order:
         return self.rounds or self.users // self.per_round
 
     def _shuffled(self, report: int, first: int, count: int) -> Users:
-        """A permutation of 0..count-1, by the words from ``first`` on of a report's key."""
+        """Return a permutation of 0..count-1, by the words from ``first`` on of a report's key."""
         return np.lexsort(self._words(report, first, count))
 
     def _words(self, report: int, first: int, count: int) -> npt.NDArray[np.uint64]:
@@ -100,18 +100,18 @@ class Order:
 
 @lru_cache(maxsize=1)
 def _whole(order: Order, report: int) -> Users:
-    """A permutation of all users; the last one is kept for the other rounds of its pass."""
+    """Return a permutation of all users. The last one is kept for the other rounds of its pass."""
     return order._shuffled(report, 0, order.users)
 
 
 def secret_order(users: int, per_round: int, *, reports: int = 1, **passes: Any) -> Order:
-    """An order from the operating system's randomness; its holder keeps it secret."""
+    """Return an order from the operating system's randomness. Its holder keeps it secret."""
     key = os.urandom(KEY_BYTES * reports)
     return Order(users=users, per_round=per_round, reports=reports, key=key, seeded=False, **passes)
 
 
 def seeded_order(users: int, per_round: int, seed: int, *, reports: int = 1, **passes: Any) -> Order:
-    """A repeatable order for simulations: the seed reveals it."""
+    """Return a repeatable order for simulations: the seed reveals it."""
     about: dict[str, Any] = {"digest_size": KEY_BYTES, "person": b"sqsgd order"}
     start, salts = seed.to_bytes(8, "little"), (report.to_bytes(16, "little") for report in range(reports))
     key = b"".join(hashlib.blake2b(start, salt=salt, **about).digest() for salt in salts)
@@ -119,13 +119,13 @@ def seeded_order(users: int, per_round: int, seed: int, *, reports: int = 1, **p
 
 
 def keep_order(order: Order, out: Path) -> str:
-    """Write a secret order where results do not go; returns the name of its file, which says nothing."""
+    """Write a secret order where results do not go. Returns the name of its file, which says nothing."""
     content = {name: getattr(order, name) for name in _KEPT} | {"key": order.key.hex()}
     return new_secret(json.dumps(content).encode(), apart_from=out)
 
 
 def kept_order(name: str) -> Order:
-    """The order of a run that continues; ValueError if it is not on this machine."""
+    """Return the order of a run that continues. Raises ValueError if it is not on this machine."""
     try:
         content: dict[str, Any] = json.loads(read_secret(name))
         key = bytes.fromhex(content.pop("key"))

@@ -23,7 +23,7 @@ _STATEFUL = 0.01
 def learning_rate(
     scheme: Scheme, clients: int, optimizer: str = "sgd", *, rounds: int = 600, bound: float | None = None
 ) -> float:
-    """The default learning rate of the first round for any budget; it then falls linearly to zero.
+    """Return the default learning rate of the first round for any budget. It then falls linearly to zero.
 
     * If a fixed bound decides the noise, the noise of all rounds moves a weight by 0.1 (one standard
       deviation; 0.08 if the bound limits coordinates, 0.07 if reports differ in length, 0.04 if no rotation
@@ -64,7 +64,8 @@ def change_rate(scheme: Scheme, clients: int, optimizer: str = "sgd") -> float:
 
 
 def softmax_rate(scheme: Scheme, clients: int, rounds: int, bound: float, *, rule: str = "softmax") -> float:
-    """The default learning rate for a linear model on rows of unit length where each client answers once.
+    """Return the default learning rate for a linear model on rows of unit length where each client answers
+    once.
 
     The noise of all rounds then moves a class score by 1.4 (one standard deviation), or by 0.7 if the softmax
     was trained on public data. The constants were chosen on Fashion-MNIST and held-out images of MNIST; those
@@ -82,9 +83,9 @@ def record_rate(scheme: Scheme, clients: int, bound: float, rule: str) -> float:
 
 
 def _noise_rate(scheme: Scheme, clients: int, rounds: int, bound: float, noise: float) -> float:
-    """The rate at which the noise of T rounds moves each of d weights by ``noise``.
+    """Return the rate at which the noise of T rounds moves each of d weights by ``noise``.
 
-    A round's noise has the energy bound² NMSE / clients; a rate that falls linearly adds up T / 3 of them.
+    A round's noise has the energy bound² NMSE / clients. A rate that falls linearly adds up T / 3 of them.
     """
     long = _LONG_GRADIENT if scheme.mechanism.keeps_length else 1.0
     energy = max(long**2 * scheme.nmse_at(long), 1e-9)

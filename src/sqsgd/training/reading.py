@@ -96,7 +96,7 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """One run; ValueError if its configuration cannot be read."""
+    """Read one run. Raises ValueError if its configuration cannot be read."""
     error = ""
     if (folder / ERROR).is_file():
         lines = (folder / ERROR).read_text(errors="replace").strip().splitlines()
@@ -116,7 +116,7 @@ def read_run(folder: Path) -> RunData:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """The run folders among and below ``paths``, each once, sorted by name.
+    """Return the run folders among and below ``paths``, each once, sorted by name.
 
     Of a sweep, the runs that chose its learning rates are omitted, unless it has no others yet.
     """
@@ -190,7 +190,7 @@ def _metrics(path: Path) -> tuple[dict[str, Numbers], Headline, str]:
 
 
 def _number(value: Any) -> float:
-    """A number, or the word that stands for it; NaN for anything else."""
+    """Return a number, or the word that stands for it, or NaN for anything else."""
     if isinstance(value, str):
         return NUMBERS.get(value, math.nan)
     try:
@@ -212,7 +212,7 @@ def _summary(path: Path) -> Summary | None:
 
 
 def _central(values: Mapping[str, Any]) -> Central | None:
-    """The central guarantee; None unless the statement and what it rests on are there and make sense."""
+    """The central guarantee, or None unless the statement and what it rests on are there and make sense."""
     epsilon, local = (_number(values.get(name)) for name in ("central_epsilon", "epsilon_all_rounds"))
     note, assumptions = values.get("central_note"), values.get("central_assumptions")
     known = values.get("notion") == "local" and isinstance(note, str) and isinstance(assumptions, list)

@@ -161,7 +161,7 @@ class RunFolder:
 
 
 def read_lines(file: BinaryIO) -> Iterator[dict[str, Any] | None]:
-    """The metrics of each round, None for an invalid line; stops at one that is still being written."""
+    """The metrics of each round, None for an invalid line. Stops at one that is still being written."""
     while (line := file.readline()).endswith(b"\n"):
         yield read_object(line)
 

@@ -32,7 +32,7 @@ RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 class Settings:
     """Everything that decides the reports and the steps of a training, in any engine.
 
-    Zero (or ``auto``) leaves a choice to ``fitted``; a server needs ``lr`` and ``bound``.
+    Zero (or ``auto``) leaves a choice to ``fitted``. A server needs ``lr`` and ``bound``.
 
     Raises:
         ValueError: A field is invalid; the message names it.
@@ -97,16 +97,17 @@ class Settings:
         return self.scheme == IN_MEMORY or ":" in self.scheme
 
     def rate_at(self, round: int) -> float:
-        """The learning rate of a round."""
+        """Return the learning rate of a round."""
         left = max(1e-9, 1 - round / self.rounds) if self.decay == "linear" and self.rounds else 1.0
         return self.lr * left
 
     def budget(self, dim: int) -> int:
-        """The bytes of a report's codes, at most the whole vector where they were left open."""
+        """Return the bytes of a report's codes, at most the whole vector where they were left open."""
         return self.bytes or min(USUAL_BYTES, 4 * dim)
 
     def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
-        """The named scheme for ``dim`` weights, or the best for clients that report ``visits`` times each.
+        """Return the named scheme for ``dim`` weights, or the best for clients that report ``visits`` times
+        each.
 
         ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
         scheme that keeps a residual is an error.
@@ -133,13 +134,13 @@ class Settings:
         return scheme
 
     def _record_scheme(self, dim: int) -> Scheme:
-        """The scheme per record: all rounds together have this ε and δ."""
+        """Return the scheme per record: all rounds together have this ε and δ."""
         known = (self.epsilon, self.delta, self.rounds or RECORD_ROUNDS, self.records)
         options = {**silo_options(*known, share=self.sampling, batching=self.batching), **self.options}
         return make_scheme(RECORD, dim=dim, epsilon=self.epsilon, bytes=self.bytes or None, **options)
 
     def chosen(self, scheme: Scheme) -> Self:
-        """The settings with the scheme, its code and the decay that were left to choose."""
+        """Return the settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
@@ -151,7 +152,8 @@ class Settings:
         return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """The settings with everything decided, by the rules of ``rates.py``, for so many reports a round.
+        """Return the settings with everything decided, by the rules of ``rates.py``, for so many reports a
+        round.
 
         ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
         """
@@ -183,7 +185,7 @@ class Settings:
         return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
 
     def to_toml(self) -> str:
-        """All settings as TOML."""
+        """Return all settings as TOML."""
         import tomli_w
 
         return tomli_w.dumps(dataclasses.asdict(self))
@@ -403,7 +405,7 @@ def load_config(path: str | Path) -> RunConfig:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The keys and values in a configuration's file, checked; errors name the file."""
+    """Return the keys and values in a configuration's file, checked; errors name the file."""
     if Path(path).is_dir():
         raise ValueError(f"config = {str(path)!r} is a folder; name a TOML file, such as {path}/config.toml")
     values = read_toml(Path(path))
@@ -414,7 +416,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def make_config(values: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
-    """A configuration from keys and values; without ``epsilon`` it has the paper's."""
+    """Return a configuration from keys and values. Without ``epsilon`` it has the paper's."""
     kinds = {name: kind if isinstance(kind, type) else dict for name, kind in FIELDS.items()}
     if type(values.get("participation")) in (int, float):
         values = {**values, "participation": str(values["participation"])}

@@ -35,13 +35,13 @@ class State:
     """A round that a crash interrupted: it is counted as spent and not repeated."""
 
     def after(self, paid: Iterable[int] = ()) -> Self:
-        """The state before the next round: nothing has changed but what these clients have spent."""
+        """Return the state before the next round: nothing has changed but what these clients have spent."""
         spent = {**self.spent, **{client: self.spent.get(client, 0) + 1 for client in paid}}
         return dataclasses.replace(self, round=self.round + 1, spent=spent)
 
 
 def initial_state(weights: Vector, settings: Settings) -> State:
-    """The state before the first round; ValueError if bound or rate are still to be chosen."""
+    """Return the state before the first round. Raises ValueError if bound or rate are still to be chosen."""
     if not (settings.bound and settings.lr):
         raise ValueError(
             f"bound = {settings.bound:g}, lr = {settings.lr:g}: choose both, see Settings.fitted"
@@ -74,7 +74,7 @@ class Record:
     metrics: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The line of a metrics file: infinity and NaN as words, unknown values left out."""
+        """Return the line of a metrics file: infinity and NaN as words, unknown values left out."""
         values = {name: worded(value) for name, value in dataclasses.asdict(self).items()}
         if self.metrics is not None:
             values["metrics"] = {name: worded(value) for name, value in self.metrics.items()}
@@ -84,7 +84,7 @@ class Record:
 def make_record(
     scheme: Scheme, before: State, after: State, *, magnitudes: Sequence[float] = (), **measured: Any
 ) -> Record:
-    """The record of the round between two states; if ``after`` counts no reports, no client sent two.
+    """Return the record of the round between two states. If ``after`` counts no reports, no client sent two.
 
     tests/training/test_algorithm.py::test_totals_are_never_below_the_exact_product.
     """

@@ -50,7 +50,7 @@ ACCURACY = Headline()
 
 
 def read_headline(line: Mapping[str, Any]) -> tuple[Headline, Any] | None:
-    """The headline of a round's record or of a summary, and its value; None if nothing was measured."""
+    """The headline of a round's record or of a summary, and its value, or None if nothing was measured."""
     name, metrics = line.get("metric"), line.get("metrics")
     if isinstance(name, str) and isinstance(metrics, Mapping):
         value = metrics.get(name, line.get("test_loss"))
@@ -66,7 +66,7 @@ def reached(record: Record, before: str = "") -> str:
 
 
 def told(record: Record, rounds: int, measured: str) -> str:
-    """A round in a line of a log; ``measured``: see ``reached``."""
+    """Return a round in a line of a log; ``measured``: see ``reached``."""
     spent = f"epsilon {record.epsilon_total:,g}, {record.bytes_up:,} bytes per report"
     return f"round {record.round + 1:,} of {rounds:,}: {measured}{spent}"
 
@@ -74,7 +74,7 @@ def told(record: Record, rounds: int, measured: str) -> str:
 def summarise(
     lines: Sequence[Mapping[str, Any]], scheme: Scheme, settings: Settings, *, reports: int = 0, **about: Any
 ) -> dict[str, Any]:
-    """The summary of a run from the metrics of its rounds, with ``about``.
+    """Return the summary of a run from the metrics of its rounds, with ``about``.
 
     ``reports``: the most that a user sent; 0: one in every round.
     """
@@ -129,7 +129,7 @@ def about_once(
     reports: int = 1,
     one_visit: int | None = None,
 ) -> dict[str, Any]:
-    """The users, their order and the central guarantee, from the metrics of all rounds.
+    """Return the users, their order and the central guarantee, from the metrics of all rounds.
 
     Args:
         scheme: The scheme of the reports.
@@ -177,7 +177,7 @@ def about_once(
 
 
 def central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: bool) -> dict[str, Any]:
-    """The certified guarantee, or a note that says why there is none."""
+    """Return the certified guarantee, or a note that says why there is none."""
     try:
         if scheme.privacy.is_pure_local and scheme.privacy.arithmetic != "exact":
             raise ValueError(f"the reports of {scheme.name!r} are private in real arithmetic only")
@@ -200,7 +200,7 @@ def central(scheme: Scheme, users: int, order: Order, reports: int, *, seeded: b
 
 
 def certificate(scheme: Scheme, summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The document of a summary's central guarantee; None if it has none."""
+    """Return the document of a summary's central guarantee, or None if it has none."""
     if summary.get("central_epsilon") is None:
         return None
     users, order = summary["central_users"], summary["central_order"]
@@ -214,7 +214,8 @@ FEWEST = 3  # values with an interval: the one of two is so wide (t = 12.7) that
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the half-width of its 95 % Student t interval (NaN for fewer than ``FEWEST`` values).
+    """Return the mean, and the half-width of its 95 % Student t interval (NaN for fewer than ``FEWEST``
+    values).
 
     >>> mean_interval([1.0, 2.0, 3.0])
     (2.0, 2.484...)

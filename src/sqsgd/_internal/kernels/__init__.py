@@ -1,7 +1,8 @@
 """The hot loops: rotate, round, scramble, sum, pack, unpack, select. The only package that imports numba.
 
-Random words are arguments; tests/reference.py has each kernel in plain NumPy. No kernel calls one in another
-file, whose edits numba's cache would not notice. Callers import inside functions: numba loads slowly.
+Random words are arguments. The file tests/reference.py has each kernel in plain NumPy. No kernel calls one in
+another file, because numba's cache would not notice edits there. Callers import inside functions, because
+numba loads slowly.
 """
 
 import logging
@@ -43,5 +44,5 @@ def compiled(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """A helper, compiled for any types into each kernel that calls it and cached with that kernel."""
+    """Return a helper, compiled for any types into each kernel that calls it and cached with that kernel."""
     return numba.njit(nogil=True)(function)

@@ -9,7 +9,7 @@ from sqsgd._internal.kernels import compiled, inlined
 def fold(codes, bits, target):
     """Pack each eight codes into ``bits`` bytes, the first code in the lowest bits; codes fill whole eights.
 
-    The target consists of 64-bit words, one more than needed; the first must be zero.
+    The target consists of 64-bit words, one more than needed. The first must be zero.
     """
     words, one, two, four = codes.view(np.uint64), np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     singles, pairs = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
@@ -30,7 +30,7 @@ def fold(codes, bits, target):
 
 @compiled
 def expand(source, bits, codes):
-    """The inverse of fold; the source has one word more than needed."""
+    """The inverse of fold. The source has one word more than needed."""
     words, one, two, four = codes.view(np.uint64), np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
     ones = ((np.uint64(1) << one) - np.uint64(1)) * np.uint64(0x0001000100010001)
     twos = ((np.uint64(1) << two) - np.uint64(1)) * np.uint64(0x0000000100000001)
@@ -70,7 +70,7 @@ def fold_groups(codes, alphabet, group, width, last, out):
 
 @compiled
 def expand_groups(packed, alphabet, group, width, last, codes):
-    """The inverse of fold_groups; returns the first group whose number is out of range, or -1."""
+    """The inverse of fold_groups. Returns the first group whose number is out of range, or -1."""
     at = np.int64(0)
     for first in range(0, codes.size, group):
         number = np.uint64(0)
@@ -96,7 +96,7 @@ def expand_groups(packed, alphabet, group, width, last, codes):
 
 @inlined
 def _divide(limbs, used, divisor):
-    """limbs //= divisor, which is below 2^32; returns the remainder."""
+    """limbs //= divisor, which is below 2^32. Returns the remainder."""
     half, carry = np.uint64(32), np.uint64(0)
     for k in range(used - 1, -1, -1):
         now = (carry << half) | np.uint64(limbs[k])
@@ -107,7 +107,7 @@ def _divide(limbs, used, divisor):
 
 @inlined
 def _multiply(limbs, used, factor, carry):
-    """limbs = limbs factor + carry, both below 2^32; returns what is beyond the ``used`` limbs."""
+    """limbs = limbs factor + carry, both below 2^32. Returns what is beyond the ``used`` limbs."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     for k in range(used):
         now = np.uint64(limbs[k]) * factor + carry

@@ -7,7 +7,7 @@ from sqsgd._internal.kernels import compiled
 
 @compiled
 def add_records(rows, clip, soft, reach, most, codes, total):
-    """total += round(row reach / max(clip, norm)) for each row; returns the number of skipped rows.
+    """total += round(row reach / max(clip, norm)) for each row. Returns the number of skipped rows.
 
     With ``soft`` above zero each row is scaled by reach / (norm + soft). A row is left out if it is not
     finite, or if the squares of its whole numbers add up to more than ``most``.

@@ -48,7 +48,7 @@ def _splat(builder: Any, vector: Any, value: Any) -> Any:
 
 
 def _flipped(builder: Any, row: Any, signs: Any, offset: int) -> Any:
-    """A vector, as integers, with the signs changed that bits from ``offset`` on of a word say."""
+    """Return a vector, as integers, with the signs changed that bits from ``offset`` on of a word say."""
     bits = builder.trunc(builder.lshr(signs, ir.Constant(signs.type, offset)), _INT)
     to_sign_bit = ir.Constant(_INTEGERS, [31 - i for i in range(LANES)])
     flips = builder.shl(_splat(builder, _INTEGERS, bits), to_sign_bit)
@@ -245,7 +245,7 @@ def add_rows(x, factors, total):
 
 @compiled
 def narrow(y, bits, x):
-    """x = y / factor in float32; returns the factor, the largest of |y| (or one); ``bits``: the bits of y."""
+    """x = y / factor in float32. Returns the factor, the largest of |y| (or one); ``bits``: the bits of y."""
     largest = np.int64(0)
     for i in range(bits.size):
         largest = max(largest, bits[i] & np.int64(0x7FFFFFFFFFFFFFFF))

@@ -103,7 +103,7 @@ def scramble(codes, levels, keep, noise, out):
 
 @compiled
 def adjust(codes, out, matches, wanted, levels, words):
-    """Change uniformly drawn coordinates until the number of matches is ``wanted``; returns the number.
+    """Change uniformly drawn coordinates until the number of matches is ``wanted``. Returns the number.
 
     Each 64-bit word is one try: its upper half gives a coordinate and its lower half another code. Call again
     with new words until the number is right. The time depends on the number of words alone.
@@ -130,7 +130,7 @@ def adjust(codes, out, matches, wanted, levels, words):
 
 @inlined
 def _one_pass(x, factor, offset, keep, bits, scrambling, rounding, spare, tries, codes, out, wanted):
-    """Round, scramble and adjust; the matches, or -1 if x is not finite. ``wanted`` < 0: do not adjust."""
+    """Round, scramble and adjust (if ``wanted`` >= 0). Returns the matches, or -1 if x is not finite."""
     finite = round_randomly(x, factor, offset, rounding, spare, codes)
     matches = _scramble_bits(codes, bits, scrambling.dtype.type(max(keep, 0)), keep < 0, scrambling, out)
     if wanted >= 0:
@@ -169,7 +169,7 @@ def round_and_scramble_pairs(x, factor, offset, keep, bits, words, codes, out, w
 
 @compiled
 def mark(marks, dim, missing, words):
-    """Mark numbers drawn from 0..dim-1 until none is missing or the words end; returns how many are."""
+    """Mark numbers drawn from 0..dim-1 until none is missing or the words end. Returns how many are."""
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     uneven = np.uint64(4294967296) % dim
     for word in words:
@@ -277,7 +277,7 @@ def draw_many_codes(near, codes, size, right, wrong, words, fine):
 
 @inlined
 def _pick(numbers, count, picked):
-    """Write the indices of the ``count`` largest numbers in rising order; returns the least of the numbers.
+    """Write the indices of the ``count`` largest numbers in rising order. Returns the least of the numbers.
 
     One pass for each bit of the least number, and two for the indices; ``picked`` has room for one more.
     """
@@ -364,7 +364,7 @@ def select_largest(bits, chosen):
 
 @compiled
 def select_signed(bits, codes):
-    """Write 2 index + sign of the codes.size largest float32, in rising order; the sign of -0 counts as +."""
+    """Write 2 index + sign of the codes.size largest float32, in rising order. The sign of -0 counts as +."""
     count = codes.size
     magnitudes, picked = np.empty(bits.size, np.uint32), np.empty(count + 1, np.int64)
     for i in range(bits.size):

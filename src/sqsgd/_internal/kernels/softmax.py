@@ -26,7 +26,7 @@ def _dot(weights, x):
 
 @inlined
 def _errors(scores, label):
-    """scores = softmax(scores) minus one at the label; returns the cross entropy."""
+    """scores = softmax(scores) minus one at the label. Returns the cross entropy."""
     most = scores.max()
     whole = 0.0
     for c in range(scores.size):

@@ -36,7 +36,7 @@ class DatabaseFailed(OSError):
 
 
 class Conflict(DatabaseFailed):
-    """Another worker was quicker; the transaction was undone and may be repeated."""
+    """Another worker was quicker. The transaction was undone and may be repeated."""
 
 
 class Database(ABC):
@@ -55,7 +55,7 @@ class Database(ABC):
             return self._connection.execute(sql.replace("?", self._mark), values).fetchall()  # type: ignore[no-any-return]
 
     def write(self, sql: str, *values: object) -> int:
-        """Execute a statement; returns the number of rows that it changed."""
+        """Execute a statement. Returns the number of rows that it changed."""
         with self._failing():
             return int(self._connection.execute(sql.replace("?", self._mark), values).rowcount)
 
@@ -71,7 +71,7 @@ class Database(ABC):
         return list(values)
 
     def create(self) -> None:
-        """Create the tables, in a transaction of the caller; DatabaseFailed if they exist."""
+        """Create the tables, in a transaction of the caller. Raises DatabaseFailed if they exist."""
         for statement in _TABLES.format(**self._types).strip().rstrip(";").split(";"):
             self.write(statement)
 
@@ -96,11 +96,11 @@ class Database(ABC):
 
     @abstractmethod
     def stepping(self) -> contextlib.AbstractContextManager[bool]:
-        """Whether this process is the only one that computes a step; it is released when a process dies."""
+        """Whether this process is the only one that computes a step. It is released when a process dies."""
 
 
 class SqliteDatabase(Database):
-    """A file, with a write-ahead log; each transaction is synced to the disk before it counts."""
+    """A file, with a write-ahead log. Each transaction is synced to the disk before it counts."""
 
     _mark, _each = "?", "SELECT value FROM json_each(?) WHERE true"
     _types: ClassVar = {"real": "REAL", "blob": "BLOB", "packed": " WITHOUT ROWID"}
@@ -160,7 +160,7 @@ class SqliteDatabase(Database):
 
 
 def open_database(folder: Path) -> Database:
-    """The database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
+    """Return the database of a study: where $SQSGD_DATABASE or ``database.url`` says, else ``collect.db``."""
     path = folder / URL
     url = os.environ.get("SQSGD_DATABASE") or (path.read_text().strip() if path.is_file() else "")
     return connect(folder, url)

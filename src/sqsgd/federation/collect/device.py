@@ -72,7 +72,7 @@ def check_terms(known: Mapping[str, Any]) -> None:
 
 
 def check_scheme(scheme: Scheme) -> Scheme:
-    """A scheme for studies; ValueError if it is none."""
+    """Return the scheme, if studies can use it. Raises ValueError otherwise."""
     if not scheme.privacy.is_pure_local or scheme.privacy.arithmetic != "exact" or not scheme.symbols:
         lacks = "a study needs a pure local guarantee in exact arithmetic, and reports that can be counted"
         raise ValueError(f"scheme = {scheme.name!r}: {lacks}, the same for all devices of a round")
@@ -136,7 +136,7 @@ class Terms:
         return Task(round=round, client=0, **{name: known[name] for name in ("seed", "dim", "bound")})
 
     def at(self, place: float) -> float:
-        """The time of a place in the schedule, where 2.5 is the middle of round 2."""
+        """Return the time of a place in the schedule, where 2.5 is the middle of round 2."""
         return float(self.known["begins"] + place * self.known["round_seconds"])
 
     def input(self, nonce: bytes) -> bytes:
@@ -286,7 +286,7 @@ class _Visit:
             each["token"] = base64url(token)
 
     def make(self, each: dict[str, Any], pay: Callable[[Task], None], gradient: Gradient) -> None:
-        """Make a report if its round is open; if that is over, it is missed."""
+        """Make a report if its round is open. If that is over, it is missed."""
         terms, known = self._terms, self._json("/round")
         now, state = known.get("round"), known.get("state")
         if known.get("study") != terms.id:
@@ -348,7 +348,7 @@ class _Visit:
         raise ServiceRefused(0, f"the answer of {path} is not a JSON object")
 
     def _weights(self, round: int) -> Vector:
-        """The model of a round, checked before it meets any data."""
+        """Return the model of a round, checked before it meets any data."""
         content = self._ask(f"/model/{self._terms.id}/{round}")
         try:
             return checks.vector("weights", np.frombuffer(content, "<f4"), self._terms.scheme.dim)
@@ -357,7 +357,7 @@ class _Visit:
 
 
 def _named(invitation: str | None) -> str | None:
-    """The study that an invitation is for; None if it does not say."""
+    """Return the study that an invitation is for, or None if it does not say."""
     with contextlib.suppress(ValueError):
         content = base64.urlsafe_b64decode((invitation or "") + "==")
         return content[:32].hex() if len(content) > 32 else None
@@ -392,7 +392,7 @@ def _summary(terms: Terms, reports: list[dict[str, Any]], now: float) -> dict[st
 
 
 def _answer(gradient: Gradient, weights: Vector) -> Vector:
-    """The app's gradient, or zeros where it fails: whether it fails depends on the user's data."""
+    """Return the app's gradient, or zeros where it fails: whether it fails depends on the user's data."""
     try:
         return checks.vector("gradient", gradient(weights.copy()), weights.size)
     except Exception:

@@ -73,7 +73,7 @@ def phase(study: Study, at: Stage, now: float) -> str:
 
 
 def task_of(study: Study, round: int) -> Task:
-    """The task of every device of a round."""
+    """Return the task of every device of a round."""
     return Task(round=round, client=0, seed=study.seed, dim=study.dim, bound=study.bound)
 
 
@@ -102,7 +102,7 @@ Answer = Rejection | None
 
 
 def read_report(study: Study, token: str, round: int, message: bytes) -> Report:
-    """A report that is valid for the round, as codes; a Rejection if it is not."""
+    """Return a report that is valid for the round, as codes. Raises a Rejection if it is not."""
     try:
         (codes,) = study.made_scheme.open(message, task_of(study, round))
     except MalformedReport as error:
@@ -228,6 +228,6 @@ def counts(database: Database, study: Study, round: int) -> np.ndarray[tuple[int
 
 
 def received(database: Database, study: Study, round: int) -> int:
-    """The reports of a round so far."""
+    """Return the reports of a round so far."""
     (total,) = database.read("SELECT coalesce(sum(count), 0) FROM counts WHERE round = ?", round)[0]
     return int(total) // study.made_scheme.mechanism.layout[0].count

@@ -78,20 +78,20 @@ def _lines(fields: Fields) -> bytes:
 
 
 def pack_request(asked: Request, length: int = 0, authority: str = AUTHORITY) -> bytes:
-    """A request of exactly ``length`` bytes, if it is not longer."""
+    """Return a request of exactly ``length`` bytes, if it is not longer."""
     control = (asked.method.encode(), b"https", authority.encode(), asked.path.encode())
     head = b"\x00" + b"".join(map(_counted, control))
     return (head + _lines(asked.fields) + _counted(asked.body) + b"\x00").ljust(length, b"\x00")
 
 
 def pack_answer(given: Answer, multiple: int = 1) -> bytes:
-    """An answer whose length is a multiple of ``multiple``."""
+    """Return an answer whose length is a multiple of ``multiple``."""
     content = b"\x01" + _varint(given.status) + _lines(given.fields) + _counted(given.body) + b"\x00"
     return content.ljust(-(-len(content) // multiple) * multiple, b"\x00")
 
 
 class _Reader(BytesIO):
-    """Reads a binary message; what is missing at its end is empty (RFC 9292, section 3.8)."""
+    """Reads a binary message. What is missing at its end is empty (RFC 9292, section 3.8)."""
 
     def take(self, size: int) -> bytes:
         if len(part := self.read(size)) != size:
@@ -150,7 +150,7 @@ def _info(header: bytes) -> bytes:
 
 
 def _answer_cipher(context: Any, enc: bytes, nonce: bytes, aead: int) -> tuple[Any, bytes]:
-    """The cipher and the nonce of an answer (RFC 9458, section 4.4)."""
+    """Return the cipher and the nonce of an answer (RFC 9458, section 4.4)."""
     _, cipher, size = _AEADS[aead]
     secret = context.export(b"message/bhttp response", max(size, _NONCE))
     key = hmac.digest(enc + nonce, secret, "sha256")
@@ -187,13 +187,13 @@ _SIGNED = (3 + _TIME + _SIGNATURE).to_bytes(2) + bytes.fromhex("00ffff")
 
 
 def sign_keys(keys: bytes, until: int, signer: Ed25519PrivateKey) -> bytes:
-    """The configurations, and the study's signature of them, valid until a Unix time."""
+    """Return the configurations, and the study's signature of them, valid until a Unix time."""
     content = keys + _SIGNED + until.to_bytes(_TIME)
     return content + signer.sign(_CONTEXT + content)
 
 
 def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
-    """The configurations, if the study signed them and they are valid now; Malformed if not.
+    """Return the configurations, if the study signed them and they are valid now. Raises Malformed if not.
 
     Guarantees
     ----------
@@ -222,7 +222,7 @@ class Gateway:
         self.signed = signed
 
     def open(self, content: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
-        """The inner request, and how to seal its answer; Malformed if it cannot be opened."""
+        """Return the inner request, and how to seal its answer. Raises Malformed if it cannot be opened."""
         header, enc = content[:_HEADER], content[_HEADER : _HEADER + _ENC]
         kem, kdf, aead = (int.from_bytes(header[i : i + 2]) for i in (1, 3, 5))
         if len(enc) != _ENC or header[0] not in self._keys:
@@ -247,7 +247,7 @@ class Gateway:
 def encapsulate(
     keys: bytes, inner: bytes, *, aead: int = 0x0001, ephemeral: KEMKeyPair | None = None
 ) -> tuple[bytes, Callable[[bytes], bytes]]:
-    """The device's side: the encapsulated request, and how to open its answer.
+    """Return the device's side: the encapsulated request, and how to open its answer.
 
     Args:
         keys: ``application/ohttp-keys``; the first configuration that is understood is taken.

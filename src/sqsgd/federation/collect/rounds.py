@@ -58,7 +58,7 @@ def begin(
 
 
 def rotate_keys(database: Database, signer: Ed25519PrivateKey) -> None:
-    """A new key of the gateway each week, signed; two weeks after it was made, a key is deleted."""
+    """Create and sign a new key of the gateway each week, and delete keys two weeks after they were made."""
     newest = "SELECT number FROM gateway WHERE made > ?"
     if not database.read(newest, database.now() - KEY_SECONDS):
         with database.transaction(alone=True):
@@ -138,7 +138,7 @@ def _alone(database: Database) -> Iterator[None]:
 
 
 def end_study(database: Database, study: Study) -> int:
-    """End the study now. The current round counts if it has enough reports; returns how many it left out."""
+    """End the study now. The current round counts if it has enough reports. Returns how many it left out."""
     with _alone(database):
         _close(database, stage(database))
         step(database, study, ending=True)
@@ -194,7 +194,7 @@ def _write_state(database: Database, state: State, now: float) -> None:
 
 
 def read_state(database: Database, round: int) -> State:
-    """The state before a round; ValueError if the round has not begun."""
+    """Return the state before a round. Raises ValueError if the round has not begun."""
     found = database.read("SELECT content FROM rounds WHERE round = ?", round)
     if not found:
         raise ValueError(f"round {round} has not begun")
@@ -309,12 +309,12 @@ def _records(database: Database) -> list[dict[str, Any]]:
 
 
 def rounds_done(database: Database) -> list[dict[str, Any]]:
-    """The records of the rounds that were averaged."""
+    """Return the records of the rounds that were averaged."""
     return [record for record in _records(database) if "clients" in record]
 
 
 def write_outcome(path: Path, database: Database, study: Study) -> dict[str, Any]:
-    """Write the run of a study that has ended, if no other process has; returns its summary."""
+    """Write the run of a study that has ended, if no other process has. Returns its summary."""
     at, lines, folder = stage(database), rounds_done(database), RunFolder(path)
     if at.state != intake.ENDED:
         raise ValueError(f"study {study.name} has not ended: it is in round {at.round} of {study.rounds}")
@@ -349,7 +349,8 @@ DIGITS, DIGITS_DIM = "digits", 3920  # a page to draw a digit; its model has ten
 def create_study(
     folder: Path, arrays: Arrays, values: Mapping[str, Any], url: str = "", page: str = ""
 ) -> Study:
-    """A new study from the fields of ``Study`` but ``dim`` and ``key``; refuses a folder that is in use.
+    """Return a new study from the fields of ``Study`` but ``dim`` and ``key``; refuses a folder that is in
+    use.
 
     If it fails, nothing stays: tests/collect/test_study.py::test_a_failure_half_way_leaves_nothing_behind.
 

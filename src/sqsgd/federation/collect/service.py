@@ -241,7 +241,7 @@ class Service:
         return routes.get(path)
 
     async def answer(self, asked: Request, *, inside: bool = False) -> Answer:
-        """The answer to a request, which may have been ``inside`` of another; what is refused is counted."""
+        """The answer to a request, which may have been ``inside`` of another. What is refused is counted."""
         try:
             route = self._route(asked.path)
             if route is None or (inside and asked.path in (oblivious.WELL_KNOWN, "/health")):
@@ -333,7 +333,7 @@ class Service:
         return Answer(200, {"content-type": TOKEN_ANSWER}, signed)
 
     async def _post_report(self, asked: Request) -> Answer:
-        """Take a report; it is on the disk when the device is told so."""
+        """Accept a report. The device gets its answer after the report is on the disk."""
         found = None
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(asked.body)
@@ -356,7 +356,7 @@ class Service:
     # ------------------------------------------------------------ the database
 
     async def _read(self, query: Callable[[Database], Any]) -> Any:
-        """A query in a thread, with a connection for queries; a Rejection if the database is gone."""
+        """Run a query in a thread, with its own connection. Raises a Rejection if the database is gone."""
         async with self._reading:
             try:
                 return await asyncio.to_thread(self._connection.use, query)
@@ -439,7 +439,7 @@ def _refusing(code: str) -> Iterator[None]:
 
 
 def prepare(folder: Path, host: str, port: int) -> tuple[uvicorn.Server, socket.socket, str]:
-    """A server that is ready to run, its socket, and its address; anything wrong is found here."""
+    """Return a server that is ready to run, its socket, and its address; anything wrong is found here."""
     with rounds.opened(folder) as (study, _):
         pass
     # The kernels and tables are loaded now, so that the first device does not wait for them.

@@ -33,7 +33,7 @@ _CONTEXT = b"sqsgd invitation\0"
 
 
 def new_keys(folder: Path) -> dict[str, str]:
-    """Write new keys, for their owner alone to read; returns the public ones, as fields of the study."""
+    """Write new keys, for their owner alone to read. Returns the public ones, as fields of the study."""
     made = {"token_key": base64url(tokens.new_token_key(folder / TOKEN_KEY).der)}
     for name, path in (("key", folder / KEY), ("gateway_key", folder / GATEWAY_KEY)):
         private = Ed25519PrivateKey.generate()
@@ -43,7 +43,7 @@ def new_keys(folder: Path) -> dict[str, str]:
 
 
 def read_key(path: Path, public: str) -> Ed25519PrivateKey:
-    """A signing key; ValueError if it is missing or another study's."""
+    """Return a signing key. Raises ValueError if it is missing or another study's."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist: only the holder of the study's {path.name} can sign")
     try:
@@ -63,7 +63,8 @@ def invitations(private: Ed25519PrivateKey, study: str, count: int) -> Iterator[
 
 
 def invitation_number(invitation: object, study: str, public: str) -> str:
-    """What the service stores of a used invitation; ValueError if it is not an invitation to this study.
+    """What the service stores of a used invitation. Raises ValueError if it is not an invitation to this
+    study.
 
     Guarantees
     ----------
@@ -200,7 +201,7 @@ class Study(Settings):
 
 
 def make_study(values: Mapping[str, Any]) -> Study:
-    """A new study with everything decided, so that no later version decides otherwise."""
+    """Return a new study with everything decided, so that no later version decides otherwise."""
     few = {"bytes": min(Study.bytes, 4 * values["dim"])}  # the default never exceeds the whole gradient
     made = {**few, **values, "options": {"rotation": "round", **values.get("options", {})}}
     study = _study(made, "the study")
@@ -229,7 +230,7 @@ def _countable(study: Study) -> Iterator[Study]:
 
 
 def load_study(folder: Path) -> Study:
-    """The study of a folder; ValueError if there is none."""
+    """Return the study of a folder. Raises ValueError if there is none."""
     path = folder / STUDY
     if not path.is_file():
         create = "name a study's folder, or create one: sqsgd collect init"

@@ -44,7 +44,7 @@ def base64url(content: bytes) -> str:
 
 
 def read_base64url(name: str, text: object) -> bytes:
-    """Without padding, in the one spelling; ValueError if it is not."""
+    """Decode base64url without padding. Raises ValueError unless this is its only valid spelling."""
     with contextlib.suppress(ValueError):
         content = base64.urlsafe_b64decode(f"{text}{'=' * (-len(str(text)) % 4)}")
         if base64url(content) == text:
@@ -57,7 +57,7 @@ class TokenRefused(ValueError):
 
 
 def challenge(study: str) -> bytes:
-    """The TokenChallenge (RFC 9577) of a study: its id is the redemption context."""
+    """Return the TokenChallenge (RFC 9577) of a study: its id is the redemption context."""
     issuer = b"study.invalid"
     return _TYPE + len(issuer).to_bytes(2) + issuer + b"\x20" + bytes.fromhex(study) + b"\x00\x00"
 
@@ -77,7 +77,7 @@ class TokenKey:
     """The public key of a study's tokens: 2,048 bits, exponent 65537."""
 
     def __init__(self, der: bytes) -> None:
-        """Read the key; TokenRefused if it is any other kind of key."""
+        """Read the key. Raises TokenRefused if it is any other kind of key."""
         front = _SPKI + _RSA_KEY
         modulus = int.from_bytes(der[len(front) : len(front) + ANSWER_BYTES])
         if der != front + modulus.to_bytes(ANSWER_BYTES) + _RSA_EXPONENT or modulus.bit_length() != 2048:
@@ -103,23 +103,23 @@ class TokenKey:
         return _TYPE + nonce + hashlib.sha256(challenge).digest() + self.id
 
     def new_blind(self) -> int:
-        """A uniform r that has an inverse, from the operating system's randomness."""
+        """Return a uniform r that has an inverse, from the operating system's randomness."""
         return _unit(self._modulus)
 
     def request(self, message: bytes, salt: bytes, r: int) -> bytes:
-        """The issuer is asked to sign a message; it sees a uniform number, whatever the message."""
+        """Return the request for a blind signature. Its number is uniform for any message."""
         blinded = encoded(message, salt, 2048) * pow(r, _EXPONENT, self._modulus) % self._modulus
         return _TYPE + self.id[-1:] + blinded.to_bytes(ANSWER_BYTES)
 
     def token(self, message: bytes, answer: bytes, r: int) -> bytes:
-        """The token, verified: TokenRefused if the issuer signed with another key."""
+        """Return the token, verified. Raises TokenRefused if the issuer signed with another key."""
         signature = int.from_bytes(answer) * pow(r, -1, self._modulus) % self._modulus
         token = message + signature.to_bytes(ANSWER_BYTES)
         self._verify(token)
         return token
 
     def nonce(self, token: bytes, challenge: bytes) -> bytes:
-        """The nonce of a valid token, by which it is spent.
+        """Return the nonce of a valid token, by which it is spent.
 
         Guarantees
         ----------
@@ -151,7 +151,7 @@ def new_token_key(path: Path) -> TokenKey:
 
 
 def read_token_key(path: Path, public: TokenKey) -> rsa.RSAPrivateKey:
-    """The issuer's key; ValueError if it is another study's."""
+    """Return the issuer's key. Raises ValueError if it is another study's."""
     try:
         private = load_pem_private_key(path.read_bytes(), None)
     except ValueError:
@@ -162,7 +162,7 @@ def read_token_key(path: Path, public: TokenKey) -> rsa.RSAPrivateKey:
 
 
 def sign(private: rsa.RSAPrivateKey, blinded: bytes) -> bytes:
-    """The blind signature: the raw private operation, which ``cryptography`` does not offer.
+    """Return the blind signature: the raw private operation, which ``cryptography`` does not offer.
 
     Python's ``pow`` takes a time that depends on its numbers. So it never gets the request's number or the
     key's exponents, but the former times a random number, and the latter plus a random multiple of the order
@@ -186,7 +186,7 @@ def sign(private: rsa.RSAPrivateKey, blinded: bytes) -> bytes:
 
 
 def blinded_parts(public: TokenKey, requests: bytes, count: int) -> list[bytes]:
-    """The blinded messages of ``count`` requests; TokenRefused if they cannot be signed."""
+    """Return the blinded messages of ``count`` requests. Raises TokenRefused if they cannot be signed."""
     parts = [requests[i : i + REQUEST_BYTES] for i in range(0, len(requests), REQUEST_BYTES)]
     if len(requests) != count * REQUEST_BYTES:
         raise TokenRefused(f"{count} token requests have {count * REQUEST_BYTES} bytes")

@@ -59,7 +59,7 @@ def renewed(authority: bytes, certificate: bytes, days: int) -> bytes:
 
 
 def make_node_pair(comment: str) -> Pair:
-    """A node's ECDSA P-384 key in OpenSSH's format, which Flower requires."""
+    """Return a node's ECDSA P-384 key in OpenSSH's format, which Flower requires."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption())
@@ -67,7 +67,7 @@ def make_node_pair(comment: str) -> Pair:
 
 
 def pem_of_openssh(public: bytes) -> bytes:
-    """A node's public key as Flower sends it; ValueError if it is none."""
+    """A node's public key as Flower sends it. Raises ValueError if it is none."""
     return serialization.load_ssh_public_key(public).public_bytes(
         Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
     )
@@ -78,7 +78,7 @@ def expiry(certificate: Path) -> datetime:
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A host in the form in which a certificate names it; ValueError if it is none."""
+    """Return a host in the form in which a certificate names it. Raises ValueError if it is none."""
     with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
     label = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"

@@ -20,7 +20,7 @@ _COMMENT = "# What is trained; see `sqsgd deploy train`. What a node allows is i
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Everything that ``sqsgd deploy init`` decides; each field is an option of it, and its text the help."""
+    """Everything that ``sqsgd deploy init`` decides. Each field is an option of it, and its text the help."""
 
     hosts: Annotated[tuple[str, ...], "Names or addresses of the server; nodes use the first."] = HERE[:1]
     port: Annotated[int, "The server's port; 0: 8000, or a free one on this machine alone.", 0, 65535] = 0
@@ -93,7 +93,7 @@ class Federation:
         return list(dict.fromkeys([*self.hosts, *HERE]))
 
     def run_config(self, out: Path, *, resume: bool) -> dict[str, Any]:
-        """The configuration of the Flower app: the keys of its pyproject.toml."""
+        """Return the configuration of the Flower app: the keys of its pyproject.toml."""
         other = {"hosts", "port", "link_port", "nodes", "rounds", "max_epsilon", "min_nodes"}
         values = {key: value for key, value in vars(self).items() if key not in other}
         return {
@@ -110,7 +110,7 @@ class Federation:
 
 
 def load_federation(folder: Path) -> Federation:
-    """The federation in a folder; without one, a ValueError with the remedy."""
+    """Return the federation in a folder; without one, a ValueError with the remedy."""
     path = folder / NAME
     if not path.is_file():
         raise ValueError(f"{folder} has no {NAME}: create it with `sqsgd deploy init {folder}`")

@@ -36,7 +36,8 @@ def node_folders(folder: Path) -> list[Path]:
 
 
 def check_settings(federation: Federation) -> Federation:
-    """The settings with the bytes that were left to choose; ValueError if every node would refuse them.
+    """Return the settings with the bytes that were left to choose. Raises ValueError if every node would
+    refuse them.
 
     The model and the data of a user's own factory are not made, and data may be on other machines only.
     """
@@ -195,7 +196,7 @@ def reload_nginx(server: Path) -> bool:
 
 
 def add_node(folder: Path) -> Path:
-    """Write the folder of one more node; it takes part when ``train`` has registered its key."""
+    """Write the folder of one more node. It takes part when ``train`` has registered its key."""
     folder = folder.absolute()
     federation, authority = load_federation(folder), folder / "authority/ca.pem"
     if not authority.is_file():
@@ -215,7 +216,7 @@ def add_node(folder: Path) -> Path:
 
 
 def revoke(folder: Path, name: str) -> tuple[Path, bool]:
-    """Revoke a node's key; where it now is, and whether a running nginx refuses it already.
+    """Revoke a node's key. Returns its new place, and whether a running nginx refuses it already.
 
     Other keys stay valid: tests/deploy/test_nginx.py::test_a_revoked_key_is_refused.
     """
@@ -233,7 +234,7 @@ def revoke(folder: Path, name: str) -> tuple[Path, bool]:
 
 
 def server_folder(folder: Path) -> Path:
-    """The server's folder in a federation's folder, or the folder itself; ValueError without one."""
+    """The server's folder in a federation's folder, or the folder itself. Raises ValueError without one."""
     for server in (folder.absolute(), folder.absolute() / "server"):
         if (server / "superlink.sh").is_file():
             return server

@@ -45,7 +45,7 @@ def read_node_config(node: Path) -> dict[str, Any]:
 
 
 def _checked_settings(node: Path) -> dict[str, Any]:
-    """A node's settings; ValueError if a node with these would refuse every request."""
+    """Return a node's settings. Raises ValueError if a node with these would refuse every request."""
     settings = read_node_config(node)
     try:
         Policy.of(settings, simulation=False)

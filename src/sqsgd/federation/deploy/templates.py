@@ -167,7 +167,7 @@ def _schemes(federation: Federation) -> str:
 
 
 def procfile(nodes: list[str]) -> str:
-    """Everything on one machine, for honcho; what exits is restarted, except nginx and the training."""
+    """Return the Procfile that runs everything on one machine. It restarts all but nginx and the training."""
     lines = [f"{name}: while :; do server/{name}.sh; sleep 2; done" for name in SERVER_PARTS[:2]]
     lines.append("nginx: exec server/nginx.sh")
     for name in nodes:
@@ -177,7 +177,7 @@ def procfile(nodes: list[str]) -> str:
 
 
 def services(folder: str, scripts: Sequence[str], port: int) -> dict[str, str]:
-    """The compose file and the systemd units of a server (with the port of nginx) or a node (0)."""
+    """Return the compose file and the systemd units of a server (with the port of nginx) or a node (0)."""
     units = {f"sqsgd-{folder if name == 'run' else name}.service": _unit(folder, name) for name in scripts}
     return {"compose.yaml": _compose(scripts, port), **units}
 

@@ -58,7 +58,7 @@ def _tell(text: str) -> None:
 
 
 def _flwr(server: Path, *arguments: str) -> str:
-    """The output of a ``flwr`` command; OSError with its message if it fails."""
+    """Return the output of a ``flwr`` command; OSError with its message if it fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(server / "flwr")}
     options: Any = {"capture_output": True, "text": True, "check": False, "stdin": subprocess.DEVNULL}
@@ -149,7 +149,7 @@ def train(folder: Path, *, app: Path | None = None, resume: bool = False) -> Job
 
 
 def _undeclared(app: Path, given: Mapping[str, Any]) -> list[str]:
-    """The settings that an app does not declare; Flower refuses them."""
+    """Return the settings that an app does not declare; Flower refuses them."""
     if not (app / "pyproject.toml").is_file():
         raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
     declared: Any = read_toml(app / "pyproject.toml")
@@ -190,7 +190,7 @@ def _stepped(lines: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _last_error(server: Path, job: Job) -> str:
-    """The exception with which the server app ended, and where the rest of its log is."""
+    """Return the exception with which the server app ended, and where the rest of its log is."""
     log = server / f"runs/{job.name}.log"
     text = log.read_text(errors="replace") if log.is_file() else ""
     errors = re.findall(r"(?m)^(?:\w+\.)*[A-Z]\w*: (.+)$", text)
@@ -249,7 +249,7 @@ def node_status(node: Path) -> dict[str, Any]:
 
 
 def run_status(server: Path) -> dict[str, Any] | None:
-    """The last training; None if there was none."""
+    """Return the last training, or None if there was none."""
     if (job := last_job(server)) is None:
         return None
     lines = metrics(server, job)
@@ -280,6 +280,6 @@ def _counted(reasons: Iterable[object]) -> dict[str, int]:
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file; a line that is still being written, or was cut off, is skipped."""
+    """Return the objects in a file. A line that is still being written, or was cut off, is skipped."""
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         return [line for line in read_lines(file) if line is not None]

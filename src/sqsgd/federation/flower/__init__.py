@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def app_folder() -> Path:
-    """The folder of the ready app, for ``flwr run``."""
+    """Return the folder of the ready app, for ``flwr run``."""
     return Path(__file__).parent / "app"
 
 

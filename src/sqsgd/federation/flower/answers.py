@@ -56,7 +56,7 @@ class ClearReplies(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The reply to one message, or why there is none; it counts for the node that was asked."""
+    """The reply to one message, or why there is none. It counts for the node that was asked."""
 
     message: Message
     reply: Message | None = None
@@ -70,7 +70,7 @@ class Answer:
 
 
 def until_present(answers: Iterator[Answer]) -> tuple[int, Iterable[Answer]]:
-    """The number of nodes that left before any other answer arrived, and all answers."""
+    """Return the number of nodes that left before any other answer arrived, and all answers."""
     left = list[Answer]()
     for answer in answers:
         if not answer.left:
@@ -153,7 +153,7 @@ class Round:
 
 
 def _payload(answer: Answer) -> object:
-    """The payload of an answer; raises MalformedReport."""
+    """Return the payload of an answer. Raises MalformedReport."""
     asked, reply = answer.message.metadata, answer.reply
     if reply is None:
         raise MalformedReport("unreadable", answer.problem)

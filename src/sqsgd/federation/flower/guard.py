@@ -62,13 +62,13 @@ def check_version() -> None:
 
 
 def app_hash(folder: Path) -> str:
-    """The SHA-256 of an app's bundle."""
+    """Return the SHA-256 of an app's bundle."""
     build = importlib.import_module("flwr.cli.build").build_fab_from_disk
     return hashlib.sha256(build(folder)).hexdigest()
 
 
 def allowed_apps(path: Path) -> dict[str, Path]:
-    """The folders of the allowed apps by their hashes; ValueError names a line that is wrong."""
+    """Return the folders of the allowed apps by their hashes; ValueError names a line that is wrong."""
     allowed = dict[str, Path]()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         listed, _, folder = line.strip().partition(" ")
@@ -84,7 +84,7 @@ def allowed_apps(path: Path) -> dict[str, Path]:
 
 
 def allow(path: Path, folder: Path) -> str:
-    """Add an app, exactly as it is now, to the list; returns its hash."""
+    """Add an app, exactly as it is now, to the list. Returns its hash."""
     added = app_hash(folder)
     with path.open("a") as file:
         file.write(f"{added} {folder.absolute()}\n")
@@ -92,7 +92,7 @@ def allow(path: Path, folder: Path) -> str:
 
 
 def folder_of(sent: str) -> Path:
-    """The owner's folder of the app whose bundle has this hash; AppRefused if it must not run."""
+    """The owner's folder of the app whose bundle has this hash. Raises AppRefused if it must not run."""
     path = os.environ.get(LIST, "")
     try:
         folder = (allowed_apps(Path(path)) if path else {}).get(sent)
@@ -153,7 +153,7 @@ class Guard:
         self._sent = hashlib.sha256(content).hexdigest()
 
     def load(self, *names: str) -> flwr.clientapp.ClientApp:
-        """The app of the owner's folder; Flower refuses it if the server calls it by other names."""
+        """Return the app of the owner's folder; Flower refuses it if the server calls it by other names."""
         try:
             folder = folder_of(self._sent)
         except AppRefused as refusal:

@@ -1,6 +1,6 @@
 """The client's side: one private report leaves the node, for any result of the app.
 
-Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``; this package's ``ClientApp`` does so.
+Put it first, so that it is outermost: ``ClientApp(mods=[SqsgdMod()])``. This package's ``ClientApp`` does so.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ class SqsgdMod:
     def _train(
         msg: Message, context: Context, call_next: ClientAppCallable, structure: Structure, weights: Vector
     ) -> Vector:
-        """The app's gradient, or the model before minus the model after."""
+        """Return the app's gradient, or the model before minus the model after."""
         msg.content[wire.MODEL] = wire.model_record(structure, weights)  # as checked, for any message
         reply = call_next(msg, context)
         if reply.has_error():
@@ -136,7 +136,7 @@ class SqsgdMod:
 
 
 def record_report(msg: Message, model: Any, loss: Any, inputs: Any, labels: Any) -> Message:
-    """An app's answer to ``msg``, for privacy per record; docs/flower.md has an example.
+    """Return an app's answer to ``msg``, for privacy per record (docs/flower.md has an example).
 
     The node draws from the rows of ``inputs`` and ``labels``, which are all of its records, sets the round's
     weights in ``model``, a module without layers that mix records, and adds up the gradients of ``loss``,
@@ -148,7 +148,8 @@ def record_report(msg: Message, model: Any, loss: Any, inputs: Any, labels: Any)
 
 
 def correct_report(msg: Message, model: Any, inputs: Any, labels: Any) -> Message:
-    """An app's answer to an evaluation per record: how many of these labels ``model`` gets right, with noise.
+    """Return an app's answer to an evaluation per record: how many of these labels ``model`` gets right, with
+    noise.
 
     The node sets the round's weights in ``model``, a classifier.
     """
@@ -185,7 +186,8 @@ class ContextState:
 
 
 def asked_batch(run_config: Mapping[str, Any], content: RecordDict) -> int | None:
-    """The smallest batch in what the server configures, as an app would read it; None if there is none.
+    """Return the smallest batch in what the server configures, as an app would read it, or None if there is
+    none.
 
     A batch that is not a number counts as zero: an app may read it differently.
     """
@@ -201,7 +203,7 @@ def asked_batch(run_config: Mapping[str, Any], content: RecordDict) -> int | Non
 
 
 def _in_ray() -> bool:
-    """Whether this process is a worker of Flower's simulation.
+    """Return whether this process is a worker of Flower's simulation.
 
     A request cannot make it one. An app's code could: only a guarded node is safe from the code it runs.
     """

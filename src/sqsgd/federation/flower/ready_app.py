@@ -109,7 +109,7 @@ def train(msg: Message, context: Context) -> Message:
 
 @client_app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    """The number of correct predictions for the node's part of the test examples."""
+    """Return the number of correct predictions for the node's part of the test examples."""
     partition, parts = _part(context)
     problem = problem_of(context.run_config, parts)
     data = problem.dataset

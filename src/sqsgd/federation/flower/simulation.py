@@ -1,7 +1,7 @@
 """``sqsgd train --engine flower``: the rounds of a run over Flower's simulation on Ray.
 
 Every client is a virtual node with its state in ``clients/`` of the run's folder. With the same seeds the
-model is the local engine's, bit for bit; with over 100 clients without state a round, it has the same law.
+model is the local engine's, bit for bit. With over 100 clients without state a round, it has the same law.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def simulated_rounds(
 
 
 def _record(strategy: SqsgdStrategy, folder: Path) -> Record:
-    """The round's record, with the losses that the clients left on disk."""
+    """Return the round's record, with the losses that the clients left on disk."""
     last = strategy.current
     for entry in last.rejected:
         client = last.tasks[int(entry["node"])].client
@@ -144,7 +144,7 @@ def virtual_clients(
     load_problem: Callable[[RunConfig], LearningProblem],
     order: Order | None = None,
 ) -> ClientApp:
-    """The clients of a run, in Ray's processes, which find their data by their number or slot."""
+    """Return the clients of a run, in Ray's processes, which find their data by their number or slot."""
     from flwr.app import Array, ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
 

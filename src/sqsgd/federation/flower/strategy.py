@@ -194,7 +194,7 @@ class SqsgdStrategy(Strategy):
             _LOG.warning("sqsgd: %s", problem)
 
     def _about(self) -> dict[str, Any]:
-        """The checkpoint besides the state."""
+        """Return the parts of the checkpoint other than the state."""
         return {
             "name": self.name,
             "settings": asdict(self.settings),
@@ -217,7 +217,7 @@ class SqsgdStrategy(Strategy):
         ).to_toml()
 
     def _resume(self, known: Mapping[str, Any]) -> None:
-        """Restore the checkpoint's settings; raises ValueError if the options differ from then."""
+        """Restore the checkpoint's settings. Raises ValueError if the options differ from then."""
         begun, now = Settings(**known["settings"]), self.settings
         for key, before, after in (
             ("fingerprint", known["fingerprint"], self.scheme.fingerprint),
@@ -273,7 +273,7 @@ class SqsgdStrategy(Strategy):
         round.asked(node, task, message)
 
     def cohort(self, grid: Grid) -> Mapping[int, int]:
-        """The round's nodes, each with its identity or its slot."""
+        """Return the round's nodes, each with its identity or its slot."""
         round, least = self.state.round, self.min_available_nodes
         if self.order is not None:
             only, asked = self.order.candidates(round), self.order.asked
@@ -367,7 +367,7 @@ class SqsgdStrategy(Strategy):
     def aggregate_evaluate(  # type: ignore[override]
         self, server_round: int, replies: Iterable[Answer]
     ) -> MetricRecord | None:
-        """The accuracy at the nodes, and the half-width of its interval; None without answers."""
+        """The accuracy at the nodes, and the half-width of its interval, or None without answers."""
         if self.evaluation is None:
             return None
         self.measuring.judge(self.evaluation.scheme, replies)
@@ -389,7 +389,7 @@ class SqsgdStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """All rounds, counted from a training's beginning; ``evaluate_fn`` measures on the server's data.
+        """Run all rounds of a training. ``evaluate_fn`` evaluates the model on the server's data.
 
         Raises:
           NoAnswers: no round had enough answers, or ten in a row had not.
@@ -511,7 +511,7 @@ class SqsgdStrategy(Strategy):
 
 
 def _check_flowers(given: Mapping[str, Any], ours: Sequence[str]) -> None:
-    """Warn of options of ``FedAvg`` that have no effect here; raise TypeError for unknown ones."""
+    """Warn of options of ``FedAvg`` that have no effect here. Raises TypeError for unknown ones."""
     for name, value in given.items():
         if name not in inspect.signature(FedAvg).parameters:
             raise TypeError(f"SqsgdStrategy has no option {name!r}{checks.meant(name, ours)}")

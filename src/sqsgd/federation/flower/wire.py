@@ -29,7 +29,7 @@ def arrays_of(record: ArrayRecord) -> Arrays:
 
 
 def read_model(content: RecordDict) -> Arrays:
-    """The model that comes with a request; raises MalformedRequest."""
+    """Return the model that comes with a request. Raises MalformedRequest."""
     if MODEL not in content.array_records:
         raise MalformedRequest(f"{MODEL!r} must be an ArrayRecord")
     return arrays_of(content.array_records[MODEL])

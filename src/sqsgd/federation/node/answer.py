@@ -51,7 +51,7 @@ class Kept:
     """Where records take turns: ``key``, by which they do, and ``data``, a digest of the records."""
 
     def to_bytes(self) -> bytes:
-        """A checksum, one line of JSON, and the residual."""
+        """Return a checksum, one line of JSON, and the residual."""
         shape = None if self.residual is None else self.residual.shape
         about: dict[str, Any] = {"request": self.request.to_fields(), "payload": self.payload.hex()}
         about |= {"residual": shape, "answered": self.answered, "turns": dict(self.turns)}
@@ -130,7 +130,7 @@ class FolderState:
             oldest.unlink()
 
     def open_ledger(self, policy: Policy) -> Ledger:
-        """The node's ledger, created at first use unless required."""
+        """Return the node's ledger, created at first use unless required."""
         path = self.folder / "ledger"
         if not path.exists():
             if policy.require_ledger:
@@ -205,7 +205,7 @@ class Node:
     """The batch that the server asks the app for, if it names one."""
 
     def answer(self, request: Request, read_model: Callable[[], Arrays], compute: Compute) -> bytes:
-        """The report for one request; ``policy.explain`` tells the server of any exception.
+        """Return the report for one request; ``policy.explain`` tells the server of any exception.
 
         Args:
           request: what the server asks for.

@@ -73,7 +73,7 @@ class Policy:
 
     @classmethod
     def of(cls, node_config: Mapping[str, object], *, simulation: bool) -> Self:
-        """The policy in a node's configuration; raises Refused if it is missing or invalid.
+        """Return the policy in a node's configuration. Raises Refused if it is missing or invalid.
 
         A simulation protects nobody and needs neither a cap nor a folder.
         """
@@ -114,7 +114,7 @@ class Policy:
             raise Refused(f"this node's configuration: {error}") from None
 
     def scheme(self, request: Request) -> Scheme:
-        """The scheme of a request, made by the node itself; raises Refused if it is not allowed."""
+        """Return the scheme of a request, made by the node itself. Raises Refused if it is not allowed."""
         if request.scheme not in self.schemes:
             raise Refused(
                 f"scheme = {request.scheme!r} is not among this node's schemes: {', '.join(self.schemes)}"

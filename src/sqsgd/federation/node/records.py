@@ -53,7 +53,7 @@ def asking(asked: Asked) -> Iterator[None]:
 
 
 def asked_for_records() -> bool:
-    """Whether the task under way is about a sum of records: the app's own reply is then not used."""
+    """Return whether the task under way is about a sum of records: the app's own reply is then not used."""
     return _ASKED.get() is not None
 
 

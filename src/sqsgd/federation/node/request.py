@@ -87,7 +87,7 @@ class Request:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Self:
-        """The inverse of ``to_fields``.
+        """Return the inverse of ``to_fields``.
 
         Raises:
           MalformedRequest: names the first field that is wrong or unknown, such as one for seeded noise.
@@ -125,7 +125,7 @@ class Request:
         return cls(task=task, **{key: values[key] for key in _OWN})
 
     def received(self, arrays: Arrays) -> tuple[Structure, Vector]:
-        """The model that came with the request; MalformedRequest if it is not the one that is stated."""
+        """Return the model that came with the request. Raises MalformedRequest if it is another one."""
         try:
             structure, weights = flatten(arrays)
         except ValueError as error:

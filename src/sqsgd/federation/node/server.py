@@ -175,7 +175,7 @@ class Evaluation:
 
 
 def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
-    """The report's columns; raises MalformedReport."""
+    """Return the report's columns. Raises MalformedReport."""
     if not isinstance(payload, bytes):
         raise MalformedReport("type", f"the payload is {type(payload).__name__}, not bytes")
     if len(payload) != scheme.bits // 8:
@@ -185,7 +185,7 @@ def open_report(scheme: Scheme, payload: object, task: Task) -> Columns:
 
 
 def rejection(error: Exception) -> str:
-    """Why an answer was rejected; of an unexpected error only the class is shown."""
+    """Why an answer was rejected. Of an unexpected error only the class is shown."""
     return str(error) if isinstance(error, MalformedReport) else f"unreadable ({type(error).__name__})"
 
 
@@ -195,7 +195,7 @@ def known_reason(reason: object, otherwise: str) -> str:
 
 
 def nothing_trained(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Why the rounds in ``metrics.jsonl`` did not move the model; empty if one did, or there are none."""
+    """Why the rounds in ``metrics.jsonl`` did not move the model. Empty if one did, or there are none."""
     if not lines or any(line["stepped"] for line in lines):
         return ""
     reasons = Counter(str(entry.get("reason")) for line in lines for entry in line["rejected"])

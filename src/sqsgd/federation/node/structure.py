@@ -45,7 +45,7 @@ class Structure:
         return {name: found[name] for name in self.order}
 
     def flatten(self, arrays: Arrays) -> Vector:
-        """The weights as one float32 vector; ValueError unless names and shapes are the model's."""
+        """The weights as one float32 vector. Raises ValueError unless names and shapes are the model's."""
         given = set(arrays) - set(self.constants)
         if given != set(self.shapes):
             differing = sorted(set(self.shapes) ^ given)
@@ -60,12 +60,12 @@ class Structure:
             return np.concatenate([arrays[name].reshape(-1) for name in self.shapes], dtype=np.float32)
 
     def digest(self, weights: Vector) -> str:
-        """A digest of the weights as a node receives them, rounded to the arrays' types."""
+        """Return a digest of the weights as a node receives them, rounded to the arrays' types."""
         return digest(self.flatten(self.sent(weights)))
 
 
 def flatten(arrays: Arrays) -> tuple[Structure, Vector]:
-    """A model's structure and its weights."""
+    """Return a model's structure and its weights."""
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub" or (array.dtype.kind == "f" and array.dtype.char not in "efd"):
             raise ValueError(f"array {name!r} is {array.dtype}: weights must be float32, float64 or float16")
@@ -101,5 +101,5 @@ def untrained(structure: Structure, *, per_record: bool = False) -> Iterator[str
 
 
 def digest(weights: Vector) -> str:
-    """A digest of the weights' bits."""
+    """Return a digest of the weights' bits."""
     return hashlib.blake2b(np.ascontiguousarray(weights).tobytes(), digest_size=DIGEST_BYTES).hexdigest()

@@ -1,4 +1,4 @@
-"""sqsgd on NVFlare: ``SqsgdFilter`` at the clients, ``SqsgdAggregator`` at the server; docs/nvflare.md."""
+"""sqsgd on NVFlare: ``SqsgdFilter`` for clients and ``SqsgdAggregator`` for the server (docs/nvflare.md)."""
 
 from __future__ import annotations
 

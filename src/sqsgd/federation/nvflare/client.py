@@ -90,7 +90,7 @@ class SqsgdFilter(Filter):
             self._guard(fl_ctx)
 
     def _guard(self, fl_ctx: FLContext) -> bool:
-        """Whether the executor of the current task is guarded now; False: it was not found."""
+        """Return whether the executor of the current task is guarded now; False: it was not found."""
         find = getattr(fl_ctx.get_prop(FLContextKey.RUNNER), "find_executor", lambda _: None)
         executor = find(fl_ctx.get_prop(FLContextKey.TASK_NAME))
         if executor is None:
@@ -176,7 +176,7 @@ def _public_properties_kept(fl_ctx: FLContext) -> Iterator[None]:
 def _check_logs(fl_ctx: FLContext) -> None:
     """Raise Refused if the site's logs, in which an executor may write about data, go to the server.
 
-    A job's process may take a ``resources.json`` of the job; the client, which streams too, has the site's.
+    A job's process may take a ``resources.json`` of the job. The client, which streams too, has the site's.
     """
     root = fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)  # none in simulations
     path = root and Workspace(root, fl_ctx.get_identity_name()).get_resources_file_path()
@@ -192,7 +192,8 @@ def _check_logs(fl_ctx: FLContext) -> None:
 
 
 def private_log(folder: Path) -> logging.Logger:
-    """A logger that writes to ``log.txt`` in ``folder`` and nowhere else: NVFlare streams and shows its own.
+    """Return a logger that writes to ``log.txt`` in ``folder`` and nowhere else: NVFlare streams and shows
+    its own.
 
     A failure is not reported either: tests/nvflare/test_client.py::test_nothing_reaches_other_handlers,
     ::test_no_failure_is_told.

@@ -108,7 +108,7 @@ class SqsgdAggregator(Aggregator):
         return self._state
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
-        """Whether an answer is a valid report of this round; the round continues either way."""
+        """Return whether an answer is a valid report of this round; the round continues either way."""
         name = fl_ctx.get_peer_context().get_identity_name()
         with self._lock:
             try:
@@ -126,7 +126,7 @@ class SqsgdAggregator(Aggregator):
         return True
 
     def aggregate(self, fl_ctx: FLContext) -> Shareable:
-        """Average the round's reports and move the model; raises NoAnswers, which stops the job."""
+        """Average the round's reports and move the model. Raises NoAnswers, which stops the job."""
         with self._lock:
             state, count = self._begun, len(self._reports)
             reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
@@ -149,7 +149,7 @@ class SqsgdAggregator(Aggregator):
 
 
 def _payload(answer: Shareable) -> object:
-    """The payload of an answer; raises MalformedReport with a client's reason, if it is one."""
+    """Return the payload of an answer. Raises MalformedReport with a client's reason, if it is one."""
     if (reason := answer.get(shareables.REASON)) is not None:
         raise MalformedReport("error", server.known_reason(reason, "an unknown reason"))
     if shareables.REPORT not in answer:

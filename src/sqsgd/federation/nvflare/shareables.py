@@ -24,7 +24,7 @@ _CLIENT = "client"
 
 
 def client_number(name: str) -> int:
-    """A client in requests and reports: 64 bits of a digest of its name."""
+    """Return the number of a client in requests and reports: 64 bits of a digest of its name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -35,13 +35,13 @@ def write_request(task_data: Shareable, request: Request) -> None:
 
 
 def request_fields(task_data: Shareable) -> Mapping[str, object]:
-    """The fields of a request as they arrived; none without a request."""
+    """Return the fields of a request as they arrived; none without a request."""
     fields = task_data.get_header(REQUEST)
     return fields if isinstance(fields, dict) else {}
 
 
 def read_request(task_data: Shareable, client: int) -> Request:
-    """The request of a task's data to this client; raises MalformedRequest."""
+    """Return the request of a task's data to this client. Raises MalformedRequest."""
     fields = request_fields(task_data)
     if not fields:
         raise NotAsked(f"the header {REQUEST!r} is missing: the server does not use SqsgdAggregator")
@@ -51,7 +51,7 @@ def read_request(task_data: Shareable, client: int) -> Request:
 
 
 def model_of(task_data: Shareable) -> Arrays:
-    """The model that a task starts from; raises MalformedRequest unless there is one."""
+    """Return the model that a task starts from. Raises MalformedRequest unless there is one."""
     try:
         return _arrays(task_data, DataKind.WEIGHTS)[1]
     except ValueError as error:
@@ -59,7 +59,7 @@ def model_of(task_data: Shareable) -> Arrays:
 
 
 def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
-    """The model before an executor's training minus the model after it; ValueError if there is none."""
+    """Return the model before an executor's training minus the one after. Raises ValueError without one."""
     if not isinstance(result, Shareable) or result.get_return_code() != ReturnCode.OK:
         raise ValueError(f"the executor did not return a model but {type(result).__name__}")
     kind, arrays = _arrays(result, DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)

@@ -1,1 +1,1 @@
-"""The ready app; all of it is in sqsgd.federation.flower."""
+"""The ready app, which is implemented in sqsgd.federation.flower."""
