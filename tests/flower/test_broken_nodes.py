@@ -9,7 +9,7 @@ import test_failing_apps
 import test_mod
 import test_node_state
 import test_policy
-import test_records
+import test_record_unit
 from flwr.app import MetricRecord
 
 from sqsgd import seeded_rng
@@ -132,12 +132,12 @@ def binds_to_no_task(patch):
         (pays_after_the_app, test_failing_apps.test_paid_before_the_app_runs, ()),
         (pays_after_the_app, test_failing_apps.test_nothing_is_computed_on_a_spent_budget, ()),
         (raises_the_cap, test_node_state.test_the_cap_cannot_be_raised_and_can_be_lowered, ()),
-        (takes_the_apps_gradient, test_records.test_an_app_that_sums_other_records_has_a_report_of_nothing,
+        (takes_the_apps_gradient, test_record_unit.test_an_app_that_sums_other_records_has_a_report_of_nothing,
          ("nothing",)),
-        (forgets_the_turn, test_records.test_records_that_change_within_a_turn_are_not_used,
+        (forgets_the_turn, test_record_unit.test_records_that_change_within_a_turn_are_not_used,
          (lambda x: x[::-1],)),
         (ends_with_a_failing_record,
-         test_records.test_one_wrong_record_is_left_out_and_the_owner_alone_is_told, (None,)),
+         test_record_unit.test_one_wrong_record_is_left_out_and_the_owner_alone_is_told, (None,)),
         (binds_to_no_task, test_answers.test_a_report_fits_its_own_task_only, ()),
     ],
 )  # fmt: skip
@@ -152,7 +152,7 @@ def test_a_broken_node_is_found(tmp_path, monkeypatch, broken, test, arguments):
 def test_a_node_that_uses_all_records_at_the_price_of_a_sample_is_found(tmp_path, monkeypatch):
     uses_every_record(monkeypatch)
     with pytest.raises(AssertionError):
-        test_records.test_a_node_draws_its_own_batches(tmp_path, monkeypatch)
+        test_record_unit.test_a_node_draws_its_own_batches(tmp_path, monkeypatch)
 
 
 def test_a_node_that_believes_every_scheme_is_found(monkeypatch):

@@ -32,8 +32,8 @@ class Drawn:
 class Study:
     """Of a study only what a device draws from."""
 
-    known = {"reports": 4, "rounds": 40}  # noqa: RUF012
-    drawn, key, description = True, SimpleNamespace(new_blind=lambda: 1), b""
+    known = {"reports": 4, "rounds": 40, "visits": "drawn"}  # noqa: RUF012
+    key, description = SimpleNamespace(new_blind=lambda: 1), b""
 
     @staticmethod
     def at(place):

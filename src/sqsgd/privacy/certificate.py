@@ -32,6 +32,7 @@ LEAST = 0.01  # the least local ε that schemes accept
 class Pass:
     """``reports`` reports of ``scheme`` by each user, as in ``central_guarantee``.
 
+    >>> from sqsgd import make_scheme
     >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=2.0)
     >>> Pass(scheme=scheme, users=60000, reports=4, dropouts=500).local
     8.0
@@ -180,6 +181,7 @@ def composed_guarantee(passes: Sequence[Pass], delta: float, *, linked: str = ""
     Raises:
         ValueError: If a value is out of range.
 
+    >>> from sqsgd import make_scheme
     >>> first, second = (make_scheme("privunit-index", dim=3920, epsilon=epsilon) for epsilon in (4.0, 2.0))
     >>> passes = [Pass(scheme=first, users=60000), Pass(scheme=second, users=50000, reports=3)]
     >>> found = composed_guarantee(passes, 1e-6)
@@ -418,6 +420,7 @@ def local_epsilon_for(
     * ``central_guarantee`` of the result is at most ``central``:
       tests/privacy/test_certificate.py::test_what_is_chosen_keeps_the_central_epsilon.
 
+    >>> from sqsgd import make_scheme
     >>> make = lambda epsilon: make_scheme("privunit-index", dim=3920, epsilon=epsilon)
     >>> round(local_epsilon_for(make, 0.5, users=60000, delta=1e-6), 1)
     6.2
