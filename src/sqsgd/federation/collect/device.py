@@ -372,14 +372,14 @@ def _check_cost(terms: Terms, max_epsilon: float | None) -> None:
 
 def _drawn(terms: Terms) -> dict[str, Any]:
     """A device's part in a study: its rounds, the times of its visits, and what its tokens are made of."""
-    reports = []
-    for _ in range(terms.known["reports"]):
-        each: dict[str, Any] = {"state": "waiting", "nonce": secrets.token_hex(32)}
-        each |= {"salt": secrets.token_hex(48), "blind": f"{terms.key.new_blind():x}"}
-        if terms.known["visits"] == "drawn":
+    reports: list[dict[str, Any]] = [{"state": "waiting"} for _ in range(terms.known["reports"])]
+    if terms.known["visits"] == "drawn":
+        for each in reports:
             round, place = secrets.randbelow(terms.known["rounds"]), secrets.randbelow(_UNIT)
             each |= {"round": round, "due": terms.at(round + _SPREAD * place / _UNIT)}
-        reports.append(each)
+    for each in reports:
+        each |= {"nonce": secrets.token_hex(32), "salt": secrets.token_hex(48)}
+        each["blind"] = f"{terms.key.new_blind():x}"
     return {"study": terms.description.decode(), "reports": reports}
 
 
