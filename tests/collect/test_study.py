@@ -135,7 +135,7 @@ def digits(folder, url=""):
     return create_study(folder, arrays, values, url, "digits")
 
 
-@pytest.mark.parametrize("broken", ["begin", "shutil.copytree", "Study.write"])
+@pytest.mark.parametrize("broken", ["_write_key", "shutil.copytree", "Study.write"])
 def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, broken):
     """So that the command can be repeated, in the same folder and with the same database."""
 

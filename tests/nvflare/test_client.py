@@ -29,8 +29,7 @@ from nvflare.private.privacy_manager import Scope
 
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.request import MalformedRequest
-from sqsgd.federation.nvflare import SqsgdFilter, shareables
-from sqsgd.federation.nvflare import client as nvflare_client
+from sqsgd.federation.nvflare import SqsgdFilter, client
 from sqsgd.federation.nvflare.client import PrivateExecution, private_log
 from sqsgd.privacy.ledger import Ledger
 
@@ -49,14 +48,14 @@ def answer(folder, trainer, data=None, *, engine=None, name="site-1", site=None,
 
 
 def decoded(reply, name="site-1", **changes):
-    asked = shareables.read_request(task_data(**changes), shareables.client_number(name))
-    return asked.make_scheme().decode(reply[shareables.REPORT], asked.task)
+    asked = client.read_request(task_data(**changes), client.client_number(name))
+    return asked.make_scheme().decode(reply[client.REPORT], asked.task)
 
 
 @pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
 def test_nothing_else_leaves(tmp_path, kind):
     reply = answer(tmp_path, Trainer(kind))
-    assert set(reply) - {"__headers__"} == {shareables.REPORT}
+    assert set(reply) - {"__headers__"} == {client.REPORT}
     assert reply.get_header("__return_code__", "OK") == "OK"
     assert not reply.get_cookie_jar()
     pull = -target(5)  # the model before, zero, minus the model after
@@ -82,7 +81,7 @@ def test_no_public_property_leaves(tmp_path, sticky, error):
     before = fl_ctx.get_all_public_props()
     owner = {"state-dir": str(tmp_path), "max-epsilon": 1e6}
     reply = PrivateExecution(trainer.execute, owner)("train", task_data(), fl_ctx, Signal())
-    assert shareables.REPORT in reply
+    assert client.REPORT in reply
     assert fl_ctx.get_all_public_props() == before
     later = fl_ctx.get_prop(ReservedKey.MANAGER).new_context()
     assert later.get_all_public_props() == before
@@ -98,9 +97,9 @@ def test_paid_before_the_executor_runs(tmp_path):
 
 def test_nothing_is_computed_on_a_spent_budget(tmp_path):
     trainer = Trainer()
-    assert shareables.REPORT in answer(tmp_path, trainer, max_epsilon=1.5 * EPSILON)
+    assert client.REPORT in answer(tmp_path, trainer, max_epsilon=1.5 * EPSILON)
     reply = answer(tmp_path, trainer, task_data(round=1), max_epsilon=1.5 * EPSILON)
-    assert reply[shareables.REASON] == policy.SPENT
+    assert reply[client.REASON] == policy.SPENT
     assert trainer.calls == 1
     assert [entry["round"] for entry in lines(tmp_path / "refusals.jsonl")] == [1]
 
@@ -111,7 +110,7 @@ def test_a_failing_executor_tells_nothing(tmp_path, error, caplog):
     reply = answer(tmp_path, Trainer(error=error))
     good = answer(tmp_path / "other", Trainer())
     assert set(reply) == set(good)
-    assert len(reply[shareables.REPORT]) == len(good[shareables.REPORT])
+    assert len(reply[client.REPORT]) == len(good[client.REPORT])
     assert Ledger(tmp_path / "ledger").spent == EPSILON
     written = [record for record in caplog.records if "config_service" not in record.pathname]
     assert not written  # in NVFlare's logs
@@ -141,8 +140,8 @@ def another_model():
 def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason):
     trainer = Trainer()
     reply = answer(tmp_path, trainer, data(), **config)
-    assert set(reply) - {"__headers__"} == {shareables.REASON}
-    assert reply[shareables.REASON] == reason
+    assert set(reply) - {"__headers__"} == {client.REASON}
+    assert reply[client.REASON] == reason
     assert trainer.calls == 0
 
 
@@ -171,7 +170,7 @@ def test_a_site_that_streams_its_logs_is_refused(tmp_path, monkeypatch, resource
     assert trainer.calls == (not allowed)
     assert (tmp_path / "state/ledger").exists() == (not allowed)
     if allowed:
-        assert reply[shareables.REASON] == policy.NOT_ALLOWED
+        assert reply[client.REASON] == policy.NOT_ALLOWED
         for name in ("refusals.jsonl", "log.txt"):
             assert "allow_log_streaming" in (tmp_path / "state" / name).read_text()
 
@@ -209,13 +208,13 @@ def test_no_event_leaves(tmp_path, send):
 
 def test_a_request_that_names_a_client_or_is_missing_is_malformed():
     sent = task_data()
-    shareables.request_fields(sent)["client"] = "5"
+    client.request_fields(sent)["client"] = "5"
     with pytest.raises(MalformedRequest, match="names a client"):
-        shareables.read_request(sent, 5)
+        client.read_request(sent, 5)
     for header in (None, "text", {}):
-        sent.set_header(shareables.REQUEST, header)
+        sent.set_header(client.REQUEST, header)
         with pytest.raises(MalformedRequest, match=r"header .* is missing"):
-            shareables.read_request(sent, 5)
+            client.read_request(sent, 5)
 
 
 # ---------------------------------------------------------------- where the filter stands
@@ -228,7 +227,7 @@ def test_the_executor_is_guarded_once(tmp_path):
     assert owners.process(data, fl_ctx) is data  # a site's filters come first
     assert jobs.process(data, fl_ctx) is data
     reply = trainer.execute("train", data, fl_ctx, Signal())
-    assert shareables.REPORT in reply
+    assert client.REPORT in reply
     assert trainer.calls == 1
     assert (tmp_path / "ledger").exists()
     assert not (tmp_path / "job").exists()
@@ -241,7 +240,7 @@ def test_an_event_is_enough(tmp_path):
     assert not isinstance(trainer.execute, PrivateExecution)
     guard.handle_event(EventType.BEFORE_TASK_EXECUTION, context(trainer))
     reply = trainer.execute("train", task_data(), context(trainer), Signal())
-    assert reply[shareables.REASON] == policy.NOT_ALLOWED
+    assert reply[client.REASON] == policy.NOT_ALLOWED
 
 
 @pytest.mark.parametrize("where", [{"direction": FilterKey.OUT}, {"direction": None}, {"executor": None}])
@@ -280,7 +279,7 @@ def test_a_job_without_the_filter_is_guarded_by_the_site(tmp_path):
     fl_ctx = context(trainer)
     fl_ctx.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
     data = apply_filters(Scope.TASK_DATA_FILTERS_NAME, task_data(), fl_ctx, {}, "train", FilterKey.IN)
-    assert shareables.REPORT in trainer.execute("train", data, fl_ctx, Signal())
+    assert client.REPORT in trainer.execute("train", data, fl_ctx, Signal())
     assert (tmp_path / "state/ledger").exists()
 
 
@@ -313,7 +312,7 @@ def test_no_failure_is_told(tmp_path, capfd):
 
 
 def test_a_long_log_is_put_aside(tmp_path):
-    (tmp_path / "log.txt").write_bytes(b"x" * (nvflare_client.MAX_BYTES + 1))
+    (tmp_path / "log.txt").write_bytes(b"x" * (client.MAX_BYTES + 1))
     failed(tmp_path)
-    assert (tmp_path / "log.txt.1").stat().st_size == nvflare_client.MAX_BYTES + 1
+    assert (tmp_path / "log.txt.1").stat().st_size == client.MAX_BYTES + 1
     assert 0 < (tmp_path / "log.txt").stat().st_size < 10_000

@@ -16,7 +16,7 @@ _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 class PostgresDatabase(Database):
     """One database for each study; time is the server's."""
 
-    _mark, _each = "%s", "SELECT unnest(?::text[])"
+    _mark, _each = "%s", "SELECT json_array_elements_text(?::json)"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
     _error, _place = psycopg.Error, "PostgreSQL"
     _conflicts = (

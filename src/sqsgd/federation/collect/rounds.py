@@ -18,7 +18,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load, save
 
-from sqsgd._internal.checks import Vector
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake, oblivious
 from sqsgd.federation.collect.database import FILE, URL, Database, connect, open_database
@@ -46,17 +45,6 @@ _LOG = logging.getLogger("sqsgd.federation.collect")
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
-def begin(
-    database: Database, study: Study, weights: Vector, structure: Structure, signer: Ed25519PrivateKey
-) -> None:
-    """Fill an empty database, in a transaction of the caller."""
-    database.create()
-    shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
-    database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
-    _write_state(database, initial_state(weights, study), study.begins)
-    _write_key(database, 1, signer)
-
-
 def rotate_keys(database: Database, signer: Ed25519PrivateKey) -> None:
     """Create and sign a new key of the gateway each week, and delete keys two weeks after they were made."""
     newest = "SELECT number FROM gateway WHERE made > ?"
@@ -82,13 +70,13 @@ def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]
 
 
 def check_study(database: Database, study: Study) -> None:
-    found = database.read("SELECT id FROM study")
-    if len(found) != 1 or found[0][0] != study.id:
-        other = f"the database holds study {found[0][0] if found else 'none'}"
-        restore = (
-            "restore the file that the study was created with, name its own database, or use the version"
+    found = [name for (name,) in database.read("SELECT id FROM study")]
+    if found != [study.id]:
+        raise ValueError(
+            f"the database holds study {' '.join(found) or 'none'}, but study.toml describes {study.id}: "
+            "restore the file that the study was created with, name its own database, or use the version of "
+            "sqsgd that created it"
         )
-        raise ValueError(f"{other}, but study.toml describes {study.id}: {restore} of sqsgd that created it")
 
 
 def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
@@ -384,7 +372,11 @@ def create_study(
         if page:
             shutil.copytree(Path(__file__).with_name("digit_page"), new / PAGE)
         with contextlib.closing(connect(new, url, new=True)) as database, database.transaction(alone=True):
-            begin(database, study, weights, structure, signer)
+            database.create()
+            shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
+            database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
+            _write_state(database, initial_state(weights, study), study.begins)
+            _write_key(database, 1, signer)
             study.write(new)
         for path in sorted(new.iterdir(), key=lambda path: path.name == STUDY):
             put(path, folder / path.name)  # the study last: now it can be served
