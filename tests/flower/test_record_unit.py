@@ -330,19 +330,6 @@ def test_batch_norm_is_refused_before_anyone_is_asked(tmp_path):
     assert not nodes.sent
 
 
-@pytest.mark.parametrize("records", [0, 30])
-def test_few_records_and_a_large_delta_are_warned_of(tmp_path, caplog, records):
-    """At the server if it knows a number, and in any case at the node, whose owner alone reads it."""
-    made = per_record(records=records, delta=0.05, min_available_nodes=1)
-    with caplog.at_level("WARNING", logger="flwr"):
-        nodes = silos(tmp_path, ids=IDS[:1], delta=0.05)
-        made.prepare(nodes, start(), 1)
-    assert ("delta = 0.05 is not below 1 / 30" in caplog.text) == bool(records)
-    made.name = ""
-    made.start(nodes, start(), num_rounds=1)
-    assert "delta = 0.05 is not below 1 / 300" in caplog.text
-
-
 def test_it_stops_before_it_spends_more(tmp_path):
     result = per_record(stop_at_epsilon=1.2, out=tmp_path / "run").start(
         silos(tmp_path), start(), num_rounds=8

@@ -16,7 +16,6 @@ from sqsgd.federation.flower.answers import TooFewNodes
 from sqsgd.federation.flower.strategy import MOST_EMPTY_ROUNDS
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.server import SHORT, NoAnswers
-from sqsgd.report.page import write_report
 from sqsgd.training.reading import read_run
 
 GOAL = np.mean([target(node) for node in IDS], axis=0)
@@ -35,7 +34,6 @@ def test_every_option_of_flowers_is_taken_as_it_stands(caplog):
 
 
 def test_settings_are_one_value_or_keywords():
-    assert SqsgdStrategy(FederationSettings(epsilon=4.0, lr=2.0)).asked_for.lr == 2.0
     assert SqsgdStrategy(epsilon=4.0, seed=1).asked_for == FederationSettings(epsilon=4.0, seed=1)
     whole = SqsgdStrategy(
         epsilon=4, lr=1, bound=np.float32(2), clip_norm=3, bytes=np.int64(32), seed=None
@@ -285,9 +283,6 @@ def test_what_is_written_down(tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
     noted = lines(tmp_path / "5" / "answers.jsonl")
     assert [entry["payload_bytes"] for entry in noted] == [first["bytes_up"]] * 3
-    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
-    assert "1 run in 1 group, 1 finished" in page
-    assert "Each client sends at most one report" not in page
 
 
 # ---------------------------------------------------------------- trainings that fail

@@ -250,20 +250,6 @@ def test_in_the_wrong_chain_it_blocks(tmp_path, where):
         SqsgdFilter(str(tmp_path), 1e6).process(task_data(), fl_ctx)
 
 
-def test_the_owners_configuration_has_the_keys_of_a_node():
-    made = SqsgdFilter("/state", 5.0, 1.0, "sqsgd", True, "/witness", 256)
-    assert made.owner == {
-        "state-dir": "/state",
-        "max-epsilon": 5.0,
-        "max-epsilon-per-report": 1.0,
-        "schemes": "sqsgd",
-        "require-ledger": True,
-        "witness": "/witness",
-        "max-bytes": 256,
-    }
-    assert set(SqsgdFilter("/state", 5.0).owner) == {"state-dir", "max-epsilon", "require-ledger"}
-
-
 def test_a_job_without_the_filter_is_guarded_by_the_site(tmp_path):
     (written,) = [text for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "scopes" in text]
     written_policy = json.loads(written)
@@ -309,10 +295,3 @@ def test_no_failure_is_told(tmp_path, capfd):
     (tmp_path / "file").touch()
     failed(tmp_path / "file")  # not a folder
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_long_log_is_put_aside(tmp_path):
-    (tmp_path / "log.txt").write_bytes(b"x" * (client.MAX_BYTES + 1))
-    failed(tmp_path)
-    assert (tmp_path / "log.txt.1").stat().st_size == client.MAX_BYTES + 1
-    assert 0 < (tmp_path / "log.txt").stat().st_size < 10_000
