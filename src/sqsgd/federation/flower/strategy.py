@@ -161,21 +161,17 @@ class SqsgdStrategy(Strategy):
             raise ValueError(f"stop_at_epsilon = {self.stop_at_epsilon:g}: one round costs {least:.4g}")
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
-        if self.folder is None:
-            pass
-        elif not self.folder.begun:
+        if self.folder is not None and not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
             self.folder.begin(self.state, self._about(), self._config(expected))
-        elif self.resume:
+        elif self.folder is not None:
+            if not self.resume:
+                held = f"out = {str(self.folder.path)!r} holds a training"
+                raise ValueError(f"{held}: set resume = true to resume it, or choose another folder")
             self.state, known = self.folder.load()
             self._resume(known)
             self.folder.write_config(self._config(expected))
-        else:
-            raise ValueError(
-                f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
-                "or choose another folder"
-            )
         self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
@@ -246,11 +242,11 @@ class SqsgdStrategy(Strategy):
         """One message to each node of the round: the request and the model."""
         if not self.name:
             self.prepare(grid, arrays, self.min_available_nodes)
-        numbers = self.cohort(grid)
+        numbers, slots = self.cohort(grid), {"by_slot": self.by_slot, "reports": self.reports}
         self.current = Round(state=self.state, started=time.perf_counter())
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
-            self._ask(self.current, self.scheme, node, task, self.name, config, self._slots)
+            self._ask(self.current, self.scheme, node, task, self.name, config, slots)
         return self.current.messages
 
     def _ask(
@@ -264,13 +260,11 @@ class SqsgdStrategy(Strategy):
         asked = make_request(scheme, self.settings, task, name, digest, **about)
         request = ConfigRecord(asked.to_fields())
         content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
+        kind = MessageType.EVALUATE if asked.purpose == EVALUATION else MessageType.TRAIN
         # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
         # that the group's name enters.
-        secret, kind = secrets.token_hex(16), MessageType.TRAIN
-        if asked.purpose == EVALUATION:
-            kind = MessageType.EVALUATE
-        message = Message(content, dst_node_id=node, message_type=kind, group_id=secret)
-        round.asked(node, task, message)
+        secret = secrets.token_hex(16)
+        round.asked(node, task, Message(content, dst_node_id=node, message_type=kind, group_id=secret))
 
     def cohort(self, grid: Grid) -> Mapping[int, int]:
         """Return the round's nodes, each with its identity or its slot."""
@@ -285,10 +279,6 @@ class SqsgdStrategy(Strategy):
         nodes = wait_for_nodes(grid, least, self.wait_timeout)
         nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
         return {node: node for node in draw(nodes, self._size(len(nodes)), self.settings.seed, round)}
-
-    @property
-    def _slots(self) -> dict[str, Any]:
-        return {"by_slot": self.by_slot, "reports": self.reports if self.by_slot else 1}
 
     def _size(self, connected: int) -> int:
         """How many of the connected nodes a round asks."""
@@ -420,10 +410,8 @@ class SqsgdStrategy(Strategy):
                 self._measured(0, evaluate_fn, result)
             while self.state.round < self.rounds:
                 if 0 < self.stop_at_epsilon < self._next_total:
-                    text = (
-                        "sqsgd: stopped after %s rounds: another would spend more than stop_at_epsilon = %g"
-                    )
-                    _LOG.info(text, self.state.round, self.stop_at_epsilon)
+                    text = "sqsgd: stopped: round %s would spend more than stop_at_epsilon = %g"
+                    _LOG.info(text, self.state.round + 1, self.stop_at_epsilon)
                     break
                 config = train_config or ConfigRecord()
                 lines.append(self._one_round(grid, timeout, config, evaluate_fn, result))

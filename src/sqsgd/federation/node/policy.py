@@ -23,7 +23,7 @@ from sqsgd.training.settings import RECORD
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")  # a new scheme is not allowed on old nodes
 PER_RECORD = "max-epsilon-per-record"
 ANY_BYTES = 2**37
-_ALIKE, _MOST_DELTA = 0.8, 0.1
+_MOST_DELTA = 0.1
 KEYS = (
     "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
     "require-ledger", "witness", PER_RECORD, "delta", "evaluation-epsilon-per-record",
@@ -202,15 +202,12 @@ def _check_keys(node_config: Mapping[str, object]) -> None:
 def _meant(key: str) -> str:
     """The owner's key that another resembles: misspelt, with its words in another order, or with one more."""
     words = key.lower().replace("_", "-").split("-")
-
-    def likeness(known: str) -> float:
-        own = known.split("-")
-        pairs = [(words, own), (sorted(words), sorted(own))]
-        found = [difflib.SequenceMatcher(None, "".join(a), "".join(b)).ratio() for a, b in pairs]
-        return max(*found, _ALIKE if len(own) > 1 and set(own) <= set(words) else 0.0)
-
-    best = max(KEYS, key=likeness)
-    return best if likeness(best) >= _ALIKE else ""
+    for order in (list, sorted):
+        spelt = {"".join(order(known.split("-"))): known for known in KEYS}
+        if close := difflib.get_close_matches("".join(order(words)), spelt, 1, 0.8):
+            return spelt[close[0]]
+    longer = [known for known in KEYS if "-" in known and set(known.split("-")) <= set(words)]
+    return longer[0] if longer else ""
 
 
 def _path(key: str, value: object) -> Path | None:
