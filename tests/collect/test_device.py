@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="needs pip install 'sqsgd[collect]'")
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from devices import invited, make, served
+from devices import invited, make, ones, served
 from protocol_vectors import SIGNER
 
 from sqsgd import Device, Task, make_scheme
@@ -28,10 +28,6 @@ from sqsgd.privacy.ledger import AlreadyAnswered, BudgetSpent, ReportRefused
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 DIM, BEGINS, SECONDS = 16, 1_000_000, 1000.0
 RELAY = "https://relay.example/s"
-
-
-def ones(weights):
-    return np.full(weights.size, 0.1, np.float32)
 
 
 @lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from devices import ask, invited, served, wait_until
+from devices import ask, served, wait_until
 from javascript import client
 from test_relay import NGINX, RELAY, free_port, nginx
 
@@ -151,28 +151,6 @@ def test_a_drawn_round_is_shown_and_waited_for(browser, tmp_path, monkeypatch):
         browser.run("void timers.find(([, time]) => time !== 1500)[0]()")
         wait_for(browser, "status", "Thank you")
         wait_until(lambda: reports(url) == 1)
-
-
-def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
-    study = make(tmp_path / "invited", admission="invited")
-    (invitation,) = invited(tmp_path / "invited", study, 1)
-    with served(tmp_path / "invited") as url:
-        loaded(browser, url)
-        wait_for(browser, "status", "The service says")
-        said = text(browser, "status")
-        assert "no invitation was given. What to do: ask the operator for an invitation" in said
-        drawn(browser)
-        browser.run("void (document.getElementById('status').textContent = '')")
-        browser.click("#send")
-        wait_for(browser, "status", said)
-        assert "ε 0 of" in text(browser, "spent")
-        browser.errors.clear()  # a refused request is an error in the console
-        browser.open("about:blank")
-        loaded(browser, f"{url}#invitation={invitation}")
-        drawn(browser)
-        browser.click("#send")
-        wait_for(browser, "status", "Thank you")
-        assert browser.errors == []
 
 
 def replace_fetch(browser, path, code):

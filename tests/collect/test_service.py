@@ -13,13 +13,14 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
-from devices import Reporter, ask, base64url, invited, make, served, token, wait_until, worker
+from devices import Reporter, ask, invited, make, served, token, wait_until, worker
 
 from sqsgd.federation.collect import intake, oblivious, service, tokens
 from sqsgd.federation.collect.database import Conflict, DatabaseFailed
 from sqsgd.federation.collect.intake import Probe, Rejection
 from sqsgd.federation.collect.rounds import opened
 from sqsgd.federation.collect.service import Commits, Connection, Service, prepare
+from sqsgd.federation.collect.tokens import base64url
 
 ACCEPTED = (200, {"accepted": True, "round": 0})
 JSON = {"content-type": "application/json"}

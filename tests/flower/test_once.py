@@ -103,7 +103,7 @@ def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
     nodes = nodes_of(tmp_path, ids=IDS)
     strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
     changed = strategy(**{**ONCE, "clients_per_round": 2}, out=tmp_path / "run", resume=True)
-    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, .* not 2"):
+    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, not 2"):
         changed.start(nodes, model(), num_rounds=2)
     assert len(nodes.sent) == 4
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nvflare.apis", reason="nvflare is not installed")
-from asking import SCHEME, arrays, lines, target
+from asking import SCHEME, lines, target
 from flare import Engine, Trainer, context, norm, task_data
 from nvflare.apis.analytix import AnalyticsDataType
-from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.dxo import DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, SystemConfigs
 from nvflare.apis.signal import Signal
@@ -119,27 +119,13 @@ def test_a_failing_executor_tells_nothing(tmp_path, error, caplog):
     assert repr(error).partition("(")[0] in written
 
 
-def without_request():
-    return DXO(DataKind.WEIGHTS, data=arrays()).to_shareable()
-
-
-def another_model():
-    data = task_data()
-    return DXO(DataKind.WEIGHTS, data=arrays(1.0)).update_shareable(data)
-
-
 @pytest.mark.parametrize(
-    ("data", "config", "reason"),
-    [
-        (without_request, {}, policy.NOT_ASKED),
-        (another_model, {}, policy.MALFORMED),
-        (task_data, {"max_bytes": SCHEME["bytes"] - 1}, policy.NOT_ALLOWED),
-        (task_data, {"require_ledger": True}, policy.LEDGER),
-    ],
+    ("config", "reason"),
+    [({"max_bytes": SCHEME["bytes"] - 1}, policy.NOT_ALLOWED), ({"require_ledger": True}, policy.LEDGER)],
 )
-def test_what_the_owner_did_not_allow_is_refused(tmp_path, data, config, reason):
+def test_what_the_owner_did_not_allow_is_refused(tmp_path, config, reason):
     trainer = Trainer()
-    reply = answer(tmp_path, trainer, data(), **config)
+    reply = answer(tmp_path, trainer, task_data(), **config)
     assert set(reply) - {"__headers__"} == {client.REASON}
     assert reply[client.REASON] == reason
     assert trainer.calls == 0

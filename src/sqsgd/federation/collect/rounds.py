@@ -20,21 +20,10 @@ from safetensors.numpy import load, save
 
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake, oblivious
+from sqsgd.federation.collect import study as studies
 from sqsgd.federation.collect.database import FILE, URL, Database, connect, open_database
 from sqsgd.federation.collect.intake import Stage, received, stage, task_of
-from sqsgd.federation.collect.study import (
-    DRAWN,
-    GATEWAY_KEY,
-    KEYS,
-    OPEN,
-    PAGE,
-    STUDY,
-    Study,
-    load_study,
-    make_study,
-    new_keys,
-    read_key,
-)
+from sqsgd.federation.collect.study import DRAWN, GATEWAY_KEY, KEYS, OPEN, PAGE, STUDY, Study
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
@@ -72,11 +61,8 @@ def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]
 def check_study(database: Database, study: Study) -> None:
     found = [name for (name,) in database.read("SELECT id FROM study")]
     if found != [study.id]:
-        raise ValueError(
-            f"the database holds study {' '.join(found) or 'none'}, but study.toml describes {study.id}: "
-            "restore the file that the study was created with, name its own database, or use the version of "
-            "sqsgd that created it"
-        )
+        held = f"the database holds study {' '.join(found) or 'none'}, and study.toml describes {study.id}"
+        raise ValueError(f"{held}: restore the file, name its own database, or use the sqsgd that created it")
 
 
 def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
@@ -357,7 +343,7 @@ def create_study(
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
     values = {**values, "dim": weights.size}
-    make_study(values)  # says what is wrong before anything is written
+    studies.make_study(values)  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY), tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as place:
         for name in (STUDY, FILE, URL, *KEYS, *([PAGE] if page else [])):
@@ -365,8 +351,8 @@ def create_study(
                 held = f"{folder} holds a study already, or what is left of one: {name}"
                 raise ValueError(f"{held}; choose another folder")
         new = Path(place)
-        study = make_study({**values, **new_keys(new)})
-        signer = read_key(new / GATEWAY_KEY, study.gateway_key)
+        study = studies.make_study({**values, **studies.new_keys(new)})
+        signer = studies.read_key(new / GATEWAY_KEY, study.gateway_key)
         if url:  # it may hold a password
             put(prepared(new / URL, url.encode() + b"\n"), new / URL)
         if page:
@@ -386,7 +372,7 @@ def create_study(
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[tuple[Study, Database]]:
     """A study and its database, after checking that they belong together."""
-    study = load_study(folder)
+    study = studies.load_study(folder)
     with contextlib.closing(open_database(folder)) as database:
         check_study(database, study)
         yield study, database

@@ -60,10 +60,8 @@ def check(context: Context) -> None:
     for key in ("dataset", "model"):
         name = str(context.run_config.get(key, ""))
         if is_factory_name(name) and context.node_config.get(key) != name and not simulated:
-            raise Refused(
-                f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
-                f'to allow it, add {key}="..." with the same name to --node-config'
-            )
+            code = f"{key} = {name[:200]!r} is code, and this node's configuration does not name it"
+            raise Refused(f'{code}: to allow it, add {key}="..." to --node-config')
     if not is_factory_name(str(context.run_config["dataset"])):
         _check_examples(context, parts)
 

@@ -25,16 +25,11 @@ from sqsgd.core import Scheme
 from sqsgd.core.task import Task
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
-from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
+from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, check_begun, draw
+from sqsgd.federation.node import server
 from sqsgd.federation.node.policy import LEDGER, SPENT
 from sqsgd.federation.node.request import EVALUATION
-from sqsgd.federation.node.server import (
-    Evaluation,
-    FederationSettings,
-    NoAnswers,
-    make_request,
-    nothing_trained,
-)
+from sqsgd.federation.node.server import Evaluation, FederationSettings, NoAnswers
 from sqsgd.federation.node.structure import untrained
 from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.planner import outlook
@@ -135,9 +130,7 @@ class SqsgdStrategy(Strategy):
         if once and not clients_per_round:
             raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
         if 0 < clients_per_round < min_answers:
-            raise ValueError(
-                f"min-answers = {min_answers} is more than clients-per-round = {clients_per_round}"
-            )
+            raise ValueError(f"{min_answers = } is more than {clients_per_round = }")
         self.folder = None if out is None else RunFolder(Path(out))
         self.name, self.rounds = "", 0
         self.stepped = self.empty = 0  # rounds that moved the model, and the last ones in a row that did not
@@ -215,21 +208,12 @@ class SqsgdStrategy(Strategy):
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's settings. Raises ValueError if the options differ from then."""
         begun, now = Settings(**known["settings"]), self.settings
-        for key, before, after in (
-            ("fingerprint", known["fingerprint"], self.scheme.fingerprint),
-            ("optimizer", begun.optimizer, now.optimizer),
-            ("once", known["once"], self.once),
-        ):
-            if before != after:
-                raise ValueError(
-                    f"this training was begun with {key} = {before!r}, not {after!r}: restore scheme, "
-                    "epsilon, bytes, model, optimizer and once, or start another with another out"
-                )
-        if begun.decay == "linear" and self.rounds not in (0, begun.rounds):
-            raise ValueError(
-                f"this training was begun for {begun.rounds} rounds, over which its rate falls: restore "
-                f"num_rounds = {begun.rounds}, or start another with another out"
-            )
+        of = "fingerprint (of scheme, epsilon, bytes and model)"
+        check_begun(of, known["fingerprint"], self.scheme.fingerprint)
+        check_begun("optimizer", begun.optimizer, now.optimizer)
+        check_begun("once", known["once"], self.once)
+        if begun.decay == "linear" and self.rounds:  # over which its rate falls
+            check_begun("num_rounds", begun.rounds, self.rounds)
         self.name = known["name"]
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
@@ -257,7 +241,7 @@ class SqsgdStrategy(Strategy):
             weights = round.state.weights
             round.model = wire.model_record(self.structure, weights), self.structure.digest(weights)
         model, digest = round.model
-        asked = make_request(scheme, self.settings, task, name, digest, **about)
+        asked = server.make_request(scheme, self.settings, task, name, digest, **about)
         request = ConfigRecord(asked.to_fields())
         content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
         kind = MessageType.EVALUATE if asked.purpose == EVALUATION else MessageType.TRAIN
@@ -297,9 +281,8 @@ class SqsgdStrategy(Strategy):
             self.order.done()
             # Logs and files name slots, not nodes: which node had a slot is a secret.
             slots = {str(node): task.client for node, task in last.tasks.items()}
-            last.rejected = [
-                {"slot": slots[each["node"]], "reason": each["reason"]} for each in last.rejected
-            ]
+            known = last.rejected
+            last.rejected = [{"slot": slots[each["node"]], "reason": each["reason"]} for each in known]
         for entry in last.rejected:
             who, number = next(iter(entry.items()))
             _LOG.warning("sqsgd: rejected %s %s: %s", who, number, entry["reason"])
@@ -390,10 +373,7 @@ class SqsgdStrategy(Strategy):
         if self.order is not None and self.reports > 1:
             self.order.length = self.rounds // self.reports
             if not self.rounds or self.rounds % self.reports:
-                raise ValueError(
-                    f"num_rounds = {num_rounds} cannot be cut into passes of one length, one for each of "
-                    f"reports = {self.reports}"
-                )
+                raise ValueError(f"num_rounds = {num_rounds} is no multiple of reports = {self.reports}")
         timeout = checks.real("timeout", timeout, 0.0, 1e9)
         result, lines = Result(), list[dict[str, Any]]()
         with contextlib.ExitStack() as stack:
@@ -418,12 +398,14 @@ class SqsgdStrategy(Strategy):
                 if self.empty >= MOST_EMPTY_ROUNDS:
                     last, reasons = self.current, Counter(each["reason"] for each in self.current.rejected)
                     most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
-                    raise NoAnswers(
-                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)} "
-                        f"of {len(last.tasks)} that were asked{most}: see the nodes' refusals.jsonl; their "
-                        "budgets may be spent"
+                    few = (
+                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)}"
                     )
-            if problem := nothing_trained(lines):  # before anything is written that would pass for a model
+                    few += f" of {len(last.tasks)} that were asked{most}"
+                    raise NoAnswers(f"{few}: see the nodes' refusals.jsonl; their budgets may be spent")
+            if problem := server.nothing_trained(
+                lines
+            ):  # before anything is written that would pass for a model
                 raise NoAnswers(problem)
             config = evaluate_config or ConfigRecord()
             if messages := self.configure_evaluate(self.state.round, result.arrays, config, grid):

@@ -135,10 +135,7 @@ class Policy:
 
     def check_batch(self, batch: int | None) -> None:
         if batch is not None and batch < self.min_batch and self.min_batch > 1:
-            raise Refused(
-                f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
-                "in a batch, the more a report tells about each"
-            )
+            raise Refused(f"batch = {batch} is below this node's min-batch = {self.min_batch}")
 
     def check(self, scheme: Scheme, request: Request) -> None:
         """Raise Refused unless the scheme is the one stated and spends no more than stated."""
@@ -146,25 +143,16 @@ class Policy:
         if privacy.notion == "record":
             self._check_record(privacy, request)
         elif not privacy.is_pure_local or request.purpose != TRAINING:
-            raise Refused(
-                f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
-                f"and delta = {privacy.delta!r}; a node sends pure local reports, or reports per record"
-            )
+            found = f"its notion is {privacy.notion!r}, with delta = {privacy.delta!r}"
+            raise Refused(f"scheme {scheme.name!r} is neither pure local nor per record: {found}")
         if privacy.arithmetic != "exact":
-            raise Refused(
-                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; nodes send reports "
-                "of exact schemes"
-            )
-        if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
-            raise Refused(
-                f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}, more than the stated "
-                f"{request.epsilon!r} or this node's max-epsilon-per-report = {self.max_report_epsilon!r}"
-            )
+            raise Refused(f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only")
+        if not privacy.epsilon <= (most := min(request.epsilon, self.max_report_epsilon)):
+            spends = f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}"
+            raise Refused(f"{spends}, more than the stated or allowed {most!r}")
         if scheme.fingerprint != request.fingerprint:
-            raise Refused(
-                f"the fingerprint {request.fingerprint:08x} differs from this node's scheme "
-                f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
-            )
+            other = f"the fingerprint {request.fingerprint:08x} is not {scheme.fingerprint:08x}"
+            raise Refused(f"{other}: server and node run different versions, or it was changed")
 
     def _check_record(self, privacy: Privacy, request: Request) -> None:
         if self.delta is None:

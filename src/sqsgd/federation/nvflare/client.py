@@ -190,10 +190,8 @@ def _check_logs(fl_ctx: FLContext) -> None:
         environment = os.environ.get(f"NVFLARE_{ALLOW_LOG_STREAMING_VAR}".upper())
         setting = json.loads(Path(path).read_text()).get(ALLOW_LOG_STREAMING_VAR, environment)
     if is_log_streaming_allowed(fl_ctx) or str(setting).lower() != "false":
-        raise Refused(
-            "NVFlare may stream this site's logs to the server in the clear: set "
-            '"allow_log_streaming": false in local/resources.json and restart the client'
-        )
+        advice = 'set "allow_log_streaming": false in local/resources.json and restart the client'
+        raise Refused(f"NVFlare may stream this site's logs to the server in the clear: {advice}")
 
 
 def private_log(folder: Path) -> logging.Logger:

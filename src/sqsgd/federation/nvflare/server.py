@@ -20,14 +20,7 @@ from sqsgd.federation.node import server
 from sqsgd.federation.node.request import Request
 from sqsgd.federation.node.server import FederationSettings, NoAnswers
 from sqsgd.federation.node.structure import flatten, untrained
-from sqsgd.federation.nvflare.client import (
-    REASON,
-    REPORT,
-    client_number,
-    model_of,
-    request_fields,
-    write_request,
-)
+from sqsgd.federation.nvflare import client
 from sqsgd.training import State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 
@@ -86,15 +79,15 @@ class SqsgdAggregator(Aggregator):
         task_data = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE)
         try:
             with self._lock:
-                if not request_fields(task_data):
-                    write_request(task_data, self._request(task_data, fl_ctx))
+                if not client.request_fields(task_data):
+                    client.write_request(task_data, self._request(task_data, fl_ctx))
         except Exception as error:
             # NVFlare would log it and send the task without a request, which every client refuses.
             self.system_panic(f"sqsgd: {error}", fl_ctx)
 
     def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
         if self._state is None:
-            self._structure, weights = flatten(model_of(task_data))
+            self._structure, weights = flatten(client.model_of(task_data))
             asked, clients = self._asked_for, len(fl_ctx.get_engine().get_clients())
             per_record = asked.unit == "record"
             if per_record:  # ε is of all rounds
@@ -121,12 +114,12 @@ class SqsgdAggregator(Aggregator):
         name = fl_ctx.get_peer_context().get_identity_name()
         with self._lock:
             try:
-                client = client_number(name)
-                self._heard.add(client)
-                if client in self._reports:
+                number = client.client_number(name)
+                self._heard.add(number)
+                if number in self._reports:
                     raise MalformedReport("twice", "has answered this round already")
-                task = task_for(client, self._settings, self._begun)
-                self._reports[client] = server.open_report(self._scheme, _payload(shareable), task)
+                task = task_for(number, self._settings, self._begun)
+                self._reports[number] = server.open_report(self._scheme, _payload(shareable), task)
             except Exception as error:
                 reason = server.rejection(error)
                 self._reasons[reason] += 1
@@ -141,12 +134,12 @@ class SqsgdAggregator(Aggregator):
             reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
             least = enough_answers(self.min_answers, len(self._heard))
             if count < least:
+                few = f"{count} valid reports, fewer than min_answers = {least}{reasons}"
                 raise NoAnswers(
-                    f"round {state.round} had {count} valid reports, fewer than min_answers = "
-                    f"{least}{reasons}: see refusals.jsonl in the clients' state_dir"
+                    f"round {state.round} had {few}: see refusals.jsonl in the clients' state_dir"
                 )
             ordered = sorted(self._reports.items())  # sums of floats depend on the order
-            opened = [(task_for(client, self._settings, state), columns, 1.0) for client, columns in ordered]
+            opened = [(task_for(number, self._settings, state), columns, 1.0) for number, columns in ordered]
             self._state, record = server_step(self._scheme, self._settings, state, opened)
             self.log_info(
                 fl_ctx,
@@ -159,8 +152,8 @@ class SqsgdAggregator(Aggregator):
 
 def _payload(answer: Shareable) -> object:
     """Return the payload of an answer. Raises MalformedReport with a client's reason, if it is one."""
-    if (reason := answer.get(REASON)) is not None:
+    if (reason := answer.get(client.REASON)) is not None:
         raise MalformedReport("error", server.known_reason(reason, "an unknown reason"))
-    if REPORT not in answer:
+    if client.REPORT not in answer:
         raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
-    return answer[REPORT]
+    return answer[client.REPORT]
