@@ -1,5 +1,6 @@
 """``once``: no node is asked in two rounds, answered or not, nor after a resume; nobody learns when."""
 
+import html
 import itertools
 import json
 
@@ -13,6 +14,7 @@ from sqsgd._internal.files import secret_folder
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import TooFewNodes, exchange
 from sqsgd.federation.flower.cohort import NodeOrder
+from sqsgd.report.page import write_report
 
 IDS = range(10, 22)
 ONCE = {
@@ -151,6 +153,8 @@ def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
     assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
     assert (summary["central_order"], known.epsilon < 0.35) == ("run", True)
     assert known.sentence in caplog.text
+    page = write_report([tmp_path / "run"], tmp_path / "page.html").read_text()
+    assert html.escape(known.sentence) in page
 
 
 def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):
