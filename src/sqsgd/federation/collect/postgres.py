@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import psycopg
+from psycopg import errors
 
 from sqsgd.federation.collect.database import Database, DatabaseFailed
 
@@ -19,11 +20,7 @@ class PostgresDatabase(Database):
     _mark, _each = "%s", "SELECT json_array_elements_text(?::json)"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
     _error, _place = psycopg.Error, "PostgreSQL"
-    _conflicts = (
-        psycopg.errors.UniqueViolation,
-        psycopg.errors.DeadlockDetected,
-        psycopg.errors.SerializationFailure,
-    )
+    _conflicts = errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure
 
     def __init__(self, url: str) -> None:
         with self._failing():

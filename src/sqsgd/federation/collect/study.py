@@ -219,9 +219,8 @@ def _countable(study: Study) -> Iterator[Study]:
     """The study with each scheme whose reports can be counted and that fits its bytes."""
     yield dataclasses.replace(study, scheme="privunit-index")
     with contextlib.suppress(ValueError):
-        sparse = dataclasses.replace(
-            study, scheme="sqsgd-stateless", options={**study.options, "code": "sparse"}
-        )
+        options = {**study.options, "code": "sparse"}
+        sparse = dataclasses.replace(study, scheme="sqsgd-stateless", options=options)
         if sparse.made_scheme.symbols:
             yield sparse
 

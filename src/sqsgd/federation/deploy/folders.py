@@ -248,9 +248,7 @@ def renew(folder: Path, days: int) -> Path:
         raise ValueError(f"{key} is missing: name the folder that `sqsgd deploy init` wrote")
     ends = certificates.expiry(folder / "authority/ca.pem")
     if ends < datetime.now(UTC) + timedelta(days=days, minutes=-1):
-        raise ValueError(
-            f"the authority's certificate ends on {ends:%Y-%m-%d}, before the server's: give fewer --days"
-        )
+        raise ValueError(f"the authority ends on {ends:%Y-%m-%d}, before the server's: give fewer --days")
     write_atomically(certificate, certificates.renewed(key.read_bytes(), certificate.read_bytes(), days))
     reload_nginx(folder / "server")
     return certificate

@@ -110,9 +110,7 @@ def check_ready(node: Path, address: str) -> None:
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise ValueError(
-            f"the server does not know this node's key, or its operator has revoked it: {node}/key.pub"
-        )
+        raise ValueError(f"the server does not know {node}/key.pub, or its operator has revoked it")
     date, seen = answer.getheader("Date"), time.time()
     ahead = seen - parsedate_to_datetime(date).timestamp() - 0.5 if date else 0.0  # it has whole seconds
     if not -BEHIND - 0.5 <= ahead <= AHEAD + 0.5:

@@ -109,9 +109,8 @@ def evaluate(msg: Message, context: Context) -> Message:
     partition, parts = _part(context)
     problem = problem_of(context.run_config, parts)
     data = problem.dataset
-    return correct_report(
-        msg, problem.model, data.test_inputs[partition::parts], data.test_labels[partition::parts]
-    )
+    inputs, labels = (array[partition::parts] for array in (data.test_inputs, data.test_labels))
+    return correct_report(msg, problem.model, inputs, labels)
 
 
 server_app = ServerApp()

@@ -236,9 +236,7 @@ def explain(
     """The reason for the server; details of the request as it arrived go to the owner's log and folder."""
     reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
     if reason == FAILED:  # the text may hold data: it stays here
-        log.error(
-            "sqsgd: the round failed at this node; the server learns only that it failed", exc_info=error
-        )
+        log.error("sqsgd: the round failed at this node; the server learns nothing else", exc_info=error)
         return reason
     log.warning("sqsgd: refused: %s", shortened(str(error)))
     about = {"task": asked.get("name"), "round": asked.get("round"), "reason": str(error), "told": reason}

@@ -135,9 +135,7 @@ class SqsgdAggregator(Aggregator):
             least = enough_answers(self.min_answers, len(self._heard))
             if count < least:
                 few = f"{count} valid reports, fewer than min_answers = {least}{reasons}"
-                raise NoAnswers(
-                    f"round {state.round} had {few}: see refusals.jsonl in the clients' state_dir"
-                )
+                raise NoAnswers(f"round {state.round} had {few}: see the clients' refusals.jsonl")
             ordered = sorted(self._reports.items())  # sums of floats depend on the order
             opened = [(task_for(number, self._settings, state), columns, 1.0) for number, columns in ordered]
             self._state, record = server_step(self._scheme, self._settings, state, opened)
