@@ -58,13 +58,6 @@ def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]
     return keys, bytes(found[0][2])
 
 
-def check_study(database: Database, study: Study) -> None:
-    found = [name for (name,) in database.read("SELECT id FROM study")]
-    if found != [study.id]:
-        held = f"the database holds study {' '.join(found) or 'none'}, and study.toml describes {study.id}"
-        raise ValueError(f"{held}: restore the file, name its own database, or use the sqsgd that created it")
-
-
 def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
     """What has to be done by now: end a round, take a step, replace a key. True if a step was taken.
 
@@ -374,5 +367,8 @@ def opened(folder: Path) -> Iterator[tuple[Study, Database]]:
     """A study and its database, after checking that they belong together."""
     study = studies.load_study(folder)
     with contextlib.closing(open_database(folder)) as database:
-        check_study(database, study)
+        found = [name for (name,) in database.read("SELECT id FROM study")]
+        if found != [study.id]:
+            held = f"the database holds study {' '.join(found) or 'none'}, study.toml describes {study.id}"
+            raise ValueError(f"{held}: restore the file, or use its own database and version of sqsgd")
         yield study, database
