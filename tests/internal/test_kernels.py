@@ -1,13 +1,12 @@
 """Packing against plain twins, softmax of large scores; one compiled version of each kernel."""
 
-import numba
 import numpy as np
 import pytest
 import reference
 from random_words import words
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd._internal.kernels import coding, compiled, rotation, sampling
+from sqsgd._internal.kernels import coding, rotation, sampling
 from sqsgd._internal.kernels.softmax import softmax_gradients
 from sqsgd.core.codec import Column
 from sqsgd.core.random import secure_rng
@@ -91,18 +90,3 @@ def every_kind_of_vector():
     frozen.setflags(write=False)
     unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
     return [x[:200], x[::2], frozen, unaligned, *(x[:200].astype(kind) for kind in (float, ">f4", "f2"))]
-
-
-def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):
-    """numba refuses to cache where neither the package's folder nor the user's is writable."""
-    asked, njit = [], numba.njit
-
-    def refuse(**options):
-        asked.append(options)
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(numba, "njit", refuse)
-    assert compiled(lambda number: number + 1)(41) == 42
-    assert [options.get("cache", False) for options in asked] == [True, False]
