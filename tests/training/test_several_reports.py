@@ -11,8 +11,7 @@ from tiny_runs import ONCE, finished, loaded, prepared, resumed, started
 from sqsgd import Ledger, central_guarantee
 from sqsgd.cli.train import describe
 from sqsgd.report.page import write_report
-from sqsgd.training import order as orders
-from sqsgd.training.order import Order, keep_order, kept_order, secret_order, seeded_order
+from sqsgd.training.order import Order, keep_order, kept_order, secret_order
 from sqsgd.training.settings import RunConfig, load_config, make_config
 from sqsgd.training.summary import about_once
 
@@ -51,7 +50,7 @@ def slots_of(order, rounds):
     return [order.cohort(round).tolist() for round in range(rounds)]
 
 
-def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round():
+def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round(tmp_path):
     order = secret_order(12, 3, rounds=4, reports=2)
     found = slots_of(order, 8)
     for part in (found[:4], found[4:]):
@@ -61,6 +60,7 @@ def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round():
     with pytest.raises(ValueError, match="round 8 needs 3 users who have not reported"):
         order.cohort(8)
     visit = secret_order(12, 3, rounds=4, reports=3, one_visit=True)
+    assert kept_order(keep_order(visit, tmp_path)) == visit
     for round in slots_of(visit, 4):
         assert sorted(round[:3]) == sorted(round[3:6]) == sorted(round[6:])
     assert visit.sent(0) == 3
@@ -83,15 +83,6 @@ def test_the_orders_of_several_reports_are_independent(one_visit, monkeypatch):
     words = Order._words  # broken: one order for all reports
     monkeypatch.setattr(Order, "_words", lambda self, _, *where: words(self, 0, *where))
     assert p_value() < 1e-6
-
-
-def test_seeded_orders_of_one_report_stay_as_they_were_and_files_keep_all(tmp_path):
-    one, two = (seeded_order(50, 5, 3, reports=reports) for reports in (1, 2))
-    assert one.cohort(0).tolist() == two.cohort(0).tolist()
-    assert two.cohort(10).tolist() != two.cohort(0).tolist()
-    order = secret_order(100, 10, rounds=7, reports=3, one_visit=True)
-    assert kept_order(keep_order(order, tmp_path)) == order
-    assert len(order.key) == 3 * orders.KEY_BYTES
 
 
 def test_missing_reports_are_subtracted_where_they_hurt_most():

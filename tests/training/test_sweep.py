@@ -1,6 +1,5 @@
 """Sweeps: what a file means, what is kept, what is not done twice, what a table says."""
 
-import fcntl
 import json
 import os
 import signal
@@ -117,16 +116,6 @@ def test_folders_are_not_mixed_up(tmp_path):
         with pytest.raises(ValueError, match=words):
             sweeps.begin_sweep(sweep, tmp_path / name)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
-
-
-def test_two_processes_do_not_run_one_sweep(tmp_path):
-    sweep = make_sweep(SWEEP, "a test")
-    sweeps.begin_sweep(sweep, tmp_path)
-    with (tmp_path / "sweep.toml").open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another process is running the sweep"):
-            list(sweeps.run_sweep(sweep, tmp_path, jobs=1))
-    assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
 COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--jobs", "1", "--json", "--out"]
