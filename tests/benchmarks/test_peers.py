@@ -131,18 +131,6 @@ def test_simplex_coding_has_the_published_error(epsilon, bits, published, half_w
     assert abs(sphere_cap(500, epsilon).error / law - 1) < 0.2  # and is near the optimum, as they say
 
 
-@pytest.mark.parametrize(("bits", "published"), [(4, 1119.9), (6, 272.2), (8, 189.0)])
-def test_minimal_random_coding_is_better_than_its_authors_run(bits, published):
-    """At ε = 6 they split ε between cap and probability; here the cap has the least error."""
-    law = peers.MMRC(dim=500, epsilon=6.0, bits=bits).nmse
-    assert 0.3 * published < law < published
-
-
-def test_one_bit_without_privacy_has_the_published_error():
-    """π/2 - 1, the error that DRIVE states for long vectors."""
-    assert peers.EDEN(dim=4096, size=4096).nmse == pytest.approx(0.571, abs=0.001)
-
-
 def test_rows_are_measured_or_have_a_reason(monkeypatch):
     monkeypatch.setattr(peers, "MOST_NUMBERS", 1e6)
     inputs = {seed: np.stack([direction(256, seed), direction(256, seed + 9)]) for seed in (1, 2, 3)}

@@ -72,7 +72,7 @@ def test_another_frozen_part_is_not_trained_on(tmp_path):
     about = {"dataset": (INPUTS, LABELS), "out": tmp_path / "run"}
     rounds = sqsgd.run(model=adapted(), clients=4, rounds=6, **SCHEMES["per client"], **about, report=False)
     next(iter(rounds))
-    with pytest.raises(ValueError, match="its frozen weights are others than this run began with"):
+    with pytest.raises(ValueError, match="has frozen weights that are others than this run began with"):
         sqsgd.run(model=adapted(seed=2), resume=True, **about)
     assert len(sqsgd.run(model=adapted(), resume=True, **about)) < 6
 

@@ -137,7 +137,8 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     examples = Examples(inputs=dataset.train_inputs, labels=dataset.train_labels, owners=dataset.owners)
     train, test = examples.at(np.flatnonzero(kept)), examples.at(np.flatnonzero(~kept))
     held_out = f"{len(test.labels):,} training images of {dataset.name}, held out"
-    return replace(dataset, **_parts(train, test), owners=train.owners, held_out=held_out)
+    made = dataset_of(dataset.name, train, test, dataset.classes, held_out)
+    return replace(made, head=dataset.head, note=dataset.note)
 
 
 def first_tests(dataset: Dataset, count: int) -> Dataset:
@@ -218,9 +219,6 @@ def dataset_of(name: str, train: Examples, test: Examples, classes: int, held_ou
     owners = (
         None if train.owners is None else np.unique(train.owners, return_inverse=True)[1].astype(np.int64)
     )
-    return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **_parts(train, test))
-
-
-def _parts(train: Examples, test: Examples) -> dict[str, Any]:
-    inputs = {"train_inputs": train.inputs, "test_inputs": test.inputs}
-    return {**inputs, "train_labels": train.labels, "test_labels": test.labels}
+    tensors = {"train_inputs": train.inputs, "train_labels": train.labels}
+    tensors |= {"test_inputs": test.inputs, "test_labels": test.labels}
+    return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **tensors)
