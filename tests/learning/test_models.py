@@ -10,7 +10,7 @@ from sqsgd.learning.models import MODELS, make_model
 
 COUNTS = {
     "lenet5": 119_850, "resnet110": 1_722_224, "resnet20": 270_704, "lenet5-classic": 61_706, "mlp": 199_210,
-    "linear": 7850, "hog-linear": 3_920, "soft-hog-linear": 3_920, "tanh-cnn": 26_010,
+    "linear": 7850, "tanh-cnn": 26_010,
 }  # fmt: skip
 """The parameters of every model of images."""
 assert set(COUNTS) == set(MODELS) - {"gru"}

@@ -25,7 +25,7 @@ from sqsgd.learning.files import cache_folder, in_package
 from sqsgd.learning.tables import texts_of
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
+AS_MODELS = {"hog-linear": "hog", "soft-hog-linear": "soft-hog"}  # ``linear`` on these features
 PRETRAINED = "pretrained-linear"  # starts from the public head of its features
 _BATCH = 1000
 _LOG = logging.getLogger("sqsgd")
@@ -84,12 +84,11 @@ def mixture(name: str) -> list[tuple[str, float]]:
 
 def extractor_and_model(features: str, model: str) -> tuple[str, str]:
     """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for ``AS_MODELS``."""
-    before, _, after = model.rpartition("-")
-    if after != "linear" or before not in AS_MODELS:
+    if model not in AS_MODELS:
         return features, model
     if features:
         raise ValueError(f"features = {features!r}: {model!r} already has features; use model = 'linear'")
-    return before, after
+    return AS_MODELS[model], "linear"
 
 
 def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:

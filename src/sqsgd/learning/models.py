@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
-from sqsgd.learning.features import AS_MODELS, FEATURES, PRETRAINED, unit
+from sqsgd.learning.features import AS_MODELS, PRETRAINED
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -55,7 +55,7 @@ def make_model(
         if isinstance(given, nn.Module):
             raise ValueError(f"model {name!r} is a module, not a factory; write a function that makes one")
     elif given is None and name not in known:
-        raise unknown_name("model", name, known)
+        raise unknown_name("model", name, [*known, *AS_MODELS])
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         offered = {"classes": classes, "in_shape": in_shape, "intercept": intercept and name != PRETRAINED}
@@ -194,27 +194,12 @@ def _linear(classes: int, in_shape: Shape, intercept: bool = True) -> nn.Sequent
     return nn.Sequential(nn.Flatten(), layer)
 
 
-class _Features(nn.Module):
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return unit(FEATURES[self.name].rows(images))
-
-
-def _softmax_on(name: str, classes: int, in_shape: Shape) -> nn.Module:
-    features = FEATURES[name].rows(torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
-    return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:], intercept=False))
-
-
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
     # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
     "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), pad=2),
     "gru": Gru,
     "linear": _linear,
-    **{f"{name}-linear": partial(_softmax_on, name) for name in AS_MODELS},
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
