@@ -13,10 +13,8 @@ from typed import typed
     [
         (["--scheme", "fedsgd"], "every node would refuse: scheme 'fedsgd'"),
         (["--scheme", "privunit"], "real arithmetic only"),
-        (["--scheme", "privunit", "--model", "mine:net"], "real arithmetic only"),
         (["--nodes", "400"], "nodes = 400: each has 10 examples of mnist5k, and min-batch is 32"),
         (["--dataset", "mnist6k"], "dataset 'mnist6k' is unknown"),
-        (["--model", "lenet6"], "model 'lenet6' is unknown"),
     ],
 )
 def test_init_refuses_what_every_node_would(tmp_path, options, words):

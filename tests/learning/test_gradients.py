@@ -59,7 +59,7 @@ def test_the_gradient_is_torchs_own_and_leaves_no_trace():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order(workers):
-    model, taken = make_model("lenet5-classic"), []
+    model, taken = make_model("tanh-cnn"), []
 
     def batches():
         for number in range(14):
@@ -141,7 +141,7 @@ def penalised(model, batch):
 
 
 @pytest.mark.parametrize("objective", [CLASSES, make_objective("penalised", penalised)])
-@pytest.mark.parametrize("name", ["mlp", "lenet5-classic", "partly frozen"])
+@pytest.mark.parametrize("name", ["mlp", "tanh-cnn", "partly frozen"])
 def test_other_models_are_computed_in_batches(name, objective, monkeypatch):
     data = dataset(shape=(1, 16, 16))
     model = make_model(name if name in MODELS else "mlp", 3, data.in_shape, seed=1)

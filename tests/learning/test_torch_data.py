@@ -96,7 +96,6 @@ class Raw(Pictures):
         (TensorDataset(INPUTS), "list in place of a pair"),
         (TensorDataset(INPUTS, LABELS, torch.ones(20)), "a third value names the client"),
         (Subset(PAIRS, []), "no example"),
-        (DataLoader([{"image": 1.0, "label": 0}]), "dict in place of a pair"),
         (DataLoader([(torch.ones(2), 0), (torch.ones(3), 1)]), "each example must be .input, label."),
     ],
 )

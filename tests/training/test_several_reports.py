@@ -1,6 +1,5 @@
 """Several reports per user: in passes or in one visit, each in an order of its own; what they cost in all."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -137,13 +136,8 @@ def test_after_a_crash_the_passes_go_on_in_the_same_orders(tmp_path):
 
 
 def test_reports_imply_participation_and_rounds():
-    """With 60,000 users and 16 reports: 6 rounds in each pass."""
+    """With 60,000 users and 16 reports: 6 rounds in each pass, or all reports in one visit."""
     assert make_config({"reports": 1}).once
-    config = dataclasses.replace(RunConfig(epsilon=4.0, clients=60000, reports=16)).on(None, 60000)
-    assert (config.participation, config.rounds, config.participants, config.asked) == (
-        "once", 96, 10000, 10000,
-    )  # fmt: skip
-    visit = RunConfig(epsilon=4.0, clients=60000, reports=16, visits=1).on(None, 60000)
-    assert (visit.rounds, visit.participants, visit.asked) == (100, 600, 9600)
-    many = RunConfig(epsilon=1.0, clients=60000, reports=200).on(None, 60000)
-    assert (many.rounds, many.participants) == (200, 60000)
+    for visits, wanted in ((0, (96, 10000, 10000)), (1, (100, 600, 9600))):
+        config = RunConfig(epsilon=4.0, clients=60000, reports=16, visits=visits).on(None, 60000)
+        assert (config.participation, config.rounds, config.participants, config.asked) == ("once", *wanted)

@@ -73,15 +73,12 @@ def make_model(
 class LeNet5(nn.Module):
     """119,850 parameters, as in the paper, which gives no widths; 64, 32 and 128 are the simplest."""
 
-    def __init__(
-        self, classes: int, in_shape: Shape, channels: Shape = (64, 32), hidden: Shape = (128,), pad: int = 0
-    ) -> None:
+    def __init__(self, classes: int, in_shape: Shape) -> None:
         super().__init__()
-        depth, *sizes = _image_shape("lenet5", in_shape, least=16 - 2 * pad)
-        rows, columns = (((size + 2 * pad - 4) // 2 - 4) // 2 for size in sizes)
-        self.first = nn.Conv2d(depth, channels[0], 5, padding=pad)
-        self.second = nn.Conv2d(channels[0], channels[1], 5)
-        self.head = _fully_connected((channels[1] * rows * columns, *hidden, classes))
+        depth, *sizes = _image_shape("lenet5", in_shape, least=16)
+        rows, columns = (((size - 4) // 2 - 4) // 2 for size in sizes)
+        self.first, self.second = nn.Conv2d(depth, 64, 5), nn.Conv2d(64, 32, 5)
+        self.head = _fully_connected((32 * rows * columns, 128, classes))
         _zero_biases(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -183,8 +180,6 @@ def _linear(classes: int, in_shape: Shape, intercept: bool = True) -> nn.Sequent
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
-    # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
-    "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), pad=2),
     "gru": Gru,
     "linear": _linear,
     "mlp": _mlp,
