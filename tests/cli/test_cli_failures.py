@@ -143,6 +143,8 @@ MISTAKES = [
     ("report run --out run/config.toml", "must end in .html"),
     ("deploy init notes.txt", "notes.txt is a file; name a new folder"),
     ("deploy up folder", "create it with `sqsgd deploy init folder`"),
+    ("deploy add-node run", "create it with"),
+    ("deploy renew run", "name the folder that `sqsgd deploy init` wrote"),
     ("tran", "No such command 'tran'. Did you mean 'train'?"),
 ]
 

@@ -41,20 +41,6 @@ def test_a_node_may_run_what_its_owner_allows(tmp_path):
     assert (node / "allowed-apps").read_text() == f"installed\n{found['sha256']} {mine}\n"
 
 
-def test_the_wrong_folder_is_named_and_nothing_is_written(tmp_path):
-    folder = small_federation(tmp_path)
-    before = sorted(folder.rglob("*"))
-    for command, place, words in (
-        ("up", folder / "server", "has no Procfile: name the folder that `sqsgd deploy init` wrote"),
-        ("renew", folder / "server", "name the folder that `sqsgd deploy init` wrote"),
-        ("add-node", folder / "server", "name the folder that `sqsgd deploy init` wrote"),
-        ("train", folder / "nodes", "has no federation.toml: create it with"),
-    ):
-        done = typed(["sqsgd", "deploy", command, place])
-        assert (done.code, words in done.error) == (2, True), (command, done.error)
-    assert sorted(folder.rglob("*")) == before
-
-
 def test_nodes_come_and_go(tmp_path):
     folder = small_federation(tmp_path)
     found = json.loads(typed(["sqsgd", "deploy", "add-node", folder, "--json"]).out)

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tiny_runs import ONCE, SIGNS, TINY, cut_off, finished, loaded, prepared, resumed, started, stopped
+from tiny_runs import SMALL_ONCE as SMALL
 from typed import typed
 
 from sqsgd.runs import train
 from sqsgd.training.run_folder import CHECKPOINT, RunFolder
 from sqsgd.training.settings import load_config, make_config
-
-SMALL = {**ONCE, "clients": 40, "rounds": 4, "epsilon": 1.0}
 
 
 def test_a_run_writes_everything(tmp_path):

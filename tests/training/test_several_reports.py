@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 from reference import g_test
-from tiny_runs import ONCE, finished, loaded, prepared, resumed, started
+from tiny_runs import SMALL_ONCE as SMALL
+from tiny_runs import finished, loaded, prepared, resumed, started
 
 from sqsgd import Ledger, central_guarantee
 from sqsgd.cli.train import describe
@@ -13,8 +14,6 @@ from sqsgd.report.page import write_report
 from sqsgd.training.order import Order, keep_order, kept_order, secret_order
 from sqsgd.training.settings import RunConfig, load_config, make_config
 from sqsgd.training.summary import about_once
-
-SMALL = {**ONCE, "clients": 40, "rounds": 4, "epsilon": 1.0}
 
 
 @pytest.fixture(scope="module", params=[{"reports": 2}, {"reports": 2, "visits": 1}], ids=str)
