@@ -175,6 +175,16 @@ def test_the_order_of_a_secure_run_is_kept_apart_until_it_ends(tmp_path):
     assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
 
 
+def test_the_order_of_a_secure_run_does_not_depend_on_the_seed(tmp_path):
+    keys = []
+    for name in ("one", "other"):
+        before, run = secrets_now(), prepared(tmp_path / name, ONCE, clients=40, rounds=4, secure=True)
+        run.started()
+        (file,) = secrets_now() - before
+        keys.append(json.loads(file.read_text())["key"])
+    assert keys[0] != keys[1]
+
+
 def test_ledgers_do_not_lie_where_the_results_of_a_secret_order_go(tmp_path):
     """A ledger says in which round its user reported."""
     inside = str(tmp_path / "run" / "ledgers")
