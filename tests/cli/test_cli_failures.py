@@ -15,28 +15,6 @@ from sqsgd.cli import app
 from sqsgd.cli.output import INTERNAL_ERROR, Ended, print_table, run
 from sqsgd.privacy.ledger import LedgerDamaged
 
-WRONG = [
-    (("train", "--rounds", "-1"), "rounds = -1"),
-    (("compare", "--schemes", "nope"), "'nope' is not a known scheme"),
-    (("data", "lits"), "No such command"),
-    (("conformance",), "either a file of answers to check, or --export FILE"),
-    (("conformance", "/nowhere.json"), "/nowhere.json: No such file"),
-    (("collect", "status", "/nowhere"), "holds no study.toml: name a study's folder"),
-    ((), "No such option"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), WRONG)
-def test_wrong_usage_is_reported_as_json_too(capsys, arguments, words):
-    """The reason is the same as text and as JSON."""
-    assert run(app, [*arguments, "--json"]) == 2
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert [*told] == ["error"]
-    assert err == f"sqsgd: {told['error']}\n"
-    assert words in told["error"]
-
-
 # ---------------------------------------------------------------- how commands end
 
 
@@ -146,6 +124,9 @@ MISTAKES = [
     ("deploy add-node run", "create it with"),
     ("deploy renew run", "name the folder that `sqsgd deploy init` wrote"),
     ("tran", "No such command 'tran'. Did you mean 'train'?"),
+    ("conformance", "either a file of answers to check, or --export FILE"),
+    ("conformance /nowhere.json", "/nowhere.json: No such file"),
+    ("collect status /nowhere", "holds no study.toml: name a study's folder"),
 ]
 
 
@@ -172,6 +153,10 @@ def test_a_mistake_says_what_to_do(line, words, folder, monkeypatch):
     done = typed(f"sqsgd {line}")
     assert done.code == 2, done.out + done.error
     assert words in done.error
+    as_json = typed(f"sqsgd {line} --json")
+    told = json.loads(as_json.out)
+    assert (as_json.code, [*told], as_json.error) == (2, ["error"], f"sqsgd: {told['error']}\n")
+    assert words in told["error"]
     if words.startswith(("No such ", "unexpected ", "Missing ")):  # click says how it is used instead
         assert "Usage: " in done.error
         assert "-h' for help." in done.error

