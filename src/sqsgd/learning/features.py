@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
+from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, normalize, pad, relu
 
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line, unknown_name
@@ -146,8 +146,7 @@ def kept(network: Function, identity: str, inputs: torch.Tensor) -> torch.Tensor
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-6)
-    return rows.div(lengths.reshape(-1, *[1] * (rows.ndim - 1)))
+    return normalize(rows.flatten(1), eps=1e-6).reshape(rows.shape)
 
 
 ORIENTATIONS, CELL = 8, 4
