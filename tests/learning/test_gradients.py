@@ -13,9 +13,7 @@ from sqsgd.learning.gradients import (
     batchable,
     batched_gradients,
     get_flat,
-    head_gradients,
     in_threads,
-    linear_head,
     loss_gradient,
     parameter_count,
     set_flat,
@@ -100,39 +98,6 @@ def compare(losses, rows, model, data, chosen, objective=CLASSES):
         wanted, gradient = loss_gradient(model, inputs, labels, objective=objective)
         assert loss == pytest.approx(wanted, rel=1e-4, abs=1e-6)
         assert np.abs(row - gradient).max() < 1e-5
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_row_depends_on_its_client_alone(monkeypatch, bias):
-    """Whatever the other clients, the threads and the parts: simulations on other engines rely on it."""
-    model, data = softmax(bias), dataset()
-    head, chosen, bounds = linear_head(model), np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
-    monkeypatch.setattr(gradients, "_CLIENTS", 2)
-    losses, rows = head_gradients(head, data, chosen, bounds, workers=2)
-    parts = np.split(chosen, bounds[1:-1])
-    compare(losses, rows, model, data, parts)
-    for i, part in enumerate(parts):
-        loss, row = head_gradients(head, data, part, np.array([0, len(part)]))
-        assert (loss[0], row.tobytes()) == (losses[i], rows[i].tobytes())
-
-
-@pytest.mark.parametrize(
-    ("model", "found"),
-    [
-        (nn.Linear(4, 2), True),
-        (nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 2, bias=False)), True),
-        (nn.Sequential(nn.Linear(4, 2), nn.ReLU()), False),
-        (nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), False),
-        (nn.Embedding(4, 2), False),
-    ],
-)
-def test_only_a_plain_softmax_is_taken_for_one(model, found):
-    """Without hooks or frozen parts."""
-    assert (linear_head(model) is not None) == found
-    watched, frozen = nn.Linear(4, 2), nn.Linear(4, 2)
-    watched.register_forward_hook(lambda *_: None)
-    frozen.bias.requires_grad = False
-    assert linear_head(watched) is linear_head(frozen) is None
 
 
 def penalised(model, batch):

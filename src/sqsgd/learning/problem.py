@@ -70,7 +70,7 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
-            if self._head is not None or (self.minibatch and self._batchable):
+            if self.minibatch and self._batchable:
                 for start in range(0, len(cohort), _AHEAD):
                     some = np.asarray(cohort[start : start + _AHEAD])
                     losses, rows = self.gradient_rows(weights, round, some)
@@ -143,8 +143,6 @@ class LearningProblem:
 
     def _rows(self, round: int, cohort: Indices) -> tuple[Losses, Rows]:
         chosen, bounds = self._chosen(round, cohort)
-        if self._head is not None:
-            return gradients.head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
         losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
         sizes, alone = np.diff(bounds), np.ones(len(cohort), bool)
         for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
@@ -158,12 +156,6 @@ class LearningProblem:
         for i, (loss, row) in zip(others, singles, strict=True):
             losses[i], rows[i] = loss, row
         return losses, rows
-
-    @cached_property
-    def _head(self) -> nn.Linear | None:
-        labels, inputs = self.dataset.train_labels, self.dataset.train_inputs
-        fits = self.objective.is_default and labels.ndim == 1 and inputs.is_cpu and not self.local_epochs
-        return gradients.linear_head(self.model) if fits else None
 
     @cached_property
     def _batchable(self) -> bool:
