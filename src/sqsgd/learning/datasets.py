@@ -219,6 +219,6 @@ def dataset_of(name: str, train: Examples, test: Examples, classes: int, held_ou
     owners = (
         None if train.owners is None else np.unique(train.owners, return_inverse=True)[1].astype(np.int64)
     )
-    tensors = {"train_inputs": train.inputs, "train_labels": train.labels}
+    tensors: dict[str, Any] = {"train_inputs": train.inputs, "train_labels": train.labels}
     tensors |= {"test_inputs": test.inputs, "test_labels": test.labels}
     return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **tensors)
