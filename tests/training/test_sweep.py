@@ -1,5 +1,6 @@
 """Sweeps: what a file means, what is kept, what is not done twice, what a table says."""
 
+import fcntl
 import json
 import os
 import signal
@@ -113,6 +114,10 @@ def test_folders_are_not_mixed_up(tmp_path):
         with pytest.raises(ValueError, match=words):
             sweeps.begin_sweep(sweep, tmp_path / name)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
+    with (tmp_path / "a" / "sweep.toml").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is running the sweep"):
+            list(sweeps.run_sweep(sweep, tmp_path / "a", jobs=1))
 
 
 COMPARE = [str(Path(sys.executable).with_name("sqsgd")), "compare", "--jobs", "1", "--json", "--out"]
