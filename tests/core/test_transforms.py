@@ -53,9 +53,8 @@ def test_many_tasks_are_single_ones_but_for_the_client():
     tasks = Tasks(first, np.array([0, 7, 2**64 - 2], np.uint64))
     assert [task.client for task in tasks] == [0, 7, 2**64 - 2]
     assert all(replace(task, client=9) == first for task in tasks)
-    front, back = tasks.binding
+    assert tasks.bindings == [task.binding for task in tasks]
     for i, task in enumerate(tasks):
-        assert task.binding == front + task.client.to_bytes(8, "little") + back
         stream = task.stream("signs 0", shared=False)
         assert tasks.words("signs 0", 5)[i].tobytes() == stream.words(10).tobytes()
     assert [[task.client for task in part] for part in tasks.parts(2)] == [[0, 7], [2**64 - 2]]
