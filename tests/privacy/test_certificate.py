@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sqsgd import CentralGuarantee, central_guarantee, local_epsilon_for, make_scheme
+from sqsgd import CentralGuarantee, Pass, central_guarantee, local_epsilon_for, make_scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.privacy.several import plan_once
 
@@ -53,6 +53,8 @@ def test_who_is_not_counted_and_what_is_assumed():
         ({"reports": 0}, "reports = 0"),
         ({"reports": 10**6}, "reports = 1000000"),
         ({"colluding": 100}, "leaves none of users = 100"),
+        ({"colluding": 101, "reports": 4}, "leaves none of users = 100"),
+        ({"users": 10, "colluding": 12, "reports": 4, "order": "round"}, "leaves none of users = 10"),
         ({"users": 0}, "users = 0"),
         ({"order": "day"}, "order = 'day' must be one of run, round"),
         ({"dropouts": 60, "colluding": 40}, "dropouts \\+ colluding = 100 leaves none of users = 100"),
@@ -63,9 +65,13 @@ def test_who_is_not_counted_and_what_is_assumed():
     ],
 )
 def test_refusals_name_the_value(options, message):
+    """Before anything is computed: ``Pass`` refuses as well, from which runs begin."""
     arguments = {"scheme": index(4.0), "users": 100, "delta": 1e-6, **options}
     with pytest.raises(ValueError, match=message):
         central_guarantee(**arguments)
+    if "delta" not in options:
+        with pytest.raises(ValueError, match=message):
+            Pass(**{name: value for name, value in arguments.items() if name != "delta"})
 
 
 def test_the_sentence_rounds_up_and_json_has_everything():

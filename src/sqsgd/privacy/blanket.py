@@ -12,7 +12,7 @@ docs/proofs/shuffled-reports.md proves this, and that what is computed here is n
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from flint import arb, fmpz, fmpz_poly
@@ -358,16 +358,9 @@ class SpreadSums:
     def _trimmed(self, law: GridLaw, count: int) -> GridLaw:
         """Without the mass at the upper end that may be lost; as much is moved up from the lower end."""
         allowed = (fmpz(1) << (self.bits - self.spare)) * count // (_SHARE * self.most)
-        masses = law.masses
-        length, gone = masses.length(), fmpz(0)
-        while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
-            length -= 1
-        start, moved, lowest = 0, fmpz(0), math.floor(-self._reach * 2.0**-law.exponent)
-        while start < length - 1 and (law.first + start < lowest or moved + masses[start] <= allowed):
-            moved += masses[start]
-            start += 1
-        kept = masses.truncate(length).right_shift(start) + moved
-        return GridLaw(exponent=law.exponent, first=law.first + start, masses=kept, top=law.top)
+        lowest = math.floor(-self._reach * 2.0**-law.exponent)
+        start, masses = trimmed(law.masses, allowed, lowest - law.first)
+        return replace(law, first=law.first + start, masses=masses)
 
     @staticmethod
     def _coarser(law: GridLaw, exponent: int) -> GridLaw:
@@ -382,6 +375,21 @@ class SpreadSums:
                 top=-(-law.top // 2),
             )
         return law
+
+
+def trimmed(masses: fmpz_poly, allowed: fmpz | int, lowest: int = 0) -> tuple[int, fmpz_poly]:
+    """Without a mass of at most ``allowed`` at the upper end; as much moves up to the first place kept.
+
+    What is before the place ``lowest`` moves up in any case.
+    """
+    length, gone = masses.length(), fmpz(0)
+    while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
+        length -= 1
+    start, moved = 0, fmpz(0)
+    while start < length - 1 and (start < lowest or moved + masses[start] <= allowed):
+        moved += masses[start]
+        start += 1
+    return start, masses.truncate(length).right_shift(start) + moved
 
 
 def _square(jumps: list[tuple[float, float]]) -> float:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from flint import arb, fmpz, fmpz_poly
 
 from sqsgd._internal import exact
-from sqsgd.privacy.blanket import rounded_up
+from sqsgd.privacy.blanket import rounded_up, trimmed
 
 _FINE = 2.0**-9  # of the variance of the privacy loss, what the grid may add
 _DENSE = 24  # dots below so many steps of the grid are not skipped
@@ -64,18 +64,8 @@ class Losses:
 
     def added(self, other: Losses, bits: int, allowed: int) -> Losses:
         """The sum of two independent losses. At both ends a mass of at most ``allowed`` is moved up."""
-        masses = self.masses * other.masses // (fmpz(1) << bits)
-        length, gone = masses.length(), fmpz(0)
-        while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
-            length -= 1
-        start, moved = 0, fmpz(0)
-        while start < length - 1 and moved + masses[start] <= allowed:
-            moved += masses[start]
-            start += 1
-        return Losses(
-            first=self.first + other.first + start,
-            masses=masses.truncate(length).right_shift(start) + moved,
-        )
+        start, masses = trimmed(self.masses * other.masses // (fmpz(1) << bits), allowed)
+        return Losses(first=self.first + other.first + start, masses=masses)
 
     def times(self, count: int, bits: int, allowed: Callable[[int], int]) -> Losses:
         """Return the sum of ``count`` independent losses, by doubling."""
