@@ -136,18 +136,6 @@ def test_subsample_keeps_and_scatters():
     assert np.array_equal(Subsample(size=1000).forward(x, t), x)
 
 
-def test_rescaled_subsample_is_unbiased_and_keeps_the_norm_on_average():
-    x = NUMBERS.standard_normal(50).astype(np.float32)
-    stage, total, squares = Subsample(size=10, rescale=True), np.zeros(50), 0.0
-    for client in range(4000):
-        t = task(50, client=client)
-        y = stage.forward(x, t)
-        squares += float(y @ y)
-        total += stage.inverse(y.astype(float), t, 50)
-    assert np.abs(total / 4000 - x).max() < 5 * np.abs(x).max() * (4 / 4000) ** 0.5
-    assert np.isclose(squares / 4000, x @ x, rtol=0.05)
-
-
 @pytest.mark.parametrize("transform", [Rotate(), Rotate(rounds=2), Subsample(size=3)], ids=str)
 def test_estimates_of_another_length_are_refused(transform):
     """Their kernels would read beyond the end."""

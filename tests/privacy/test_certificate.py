@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sqsgd import CentralGuarantee, Pass, central_guarantee, local_epsilon_for, make_scheme
+from sqsgd import Pass, central_guarantee, local_epsilon_for, make_scheme
 from sqsgd.privacy.planner import automatic_scheme
 from sqsgd.privacy.several import plan_once
 
@@ -72,17 +72,6 @@ def test_refusals_name_the_value(options, message):
     if "delta" not in options:
         with pytest.raises(ValueError, match=message):
             Pass(**{name: value for name, value in arguments.items() if name != "delta"})
-
-
-def test_the_sentence_rounds_up_and_json_has_everything():
-    found = CentralGuarantee(
-        epsilon=0.138111, delta=1e-6, users=60000, order="run", bound="blanket", local_epsilon=4.0,
-        assumptions=("one",),
-    )  # fmt: skip
-    assert "central (0.139, 1e-6) against readers of the models" in found.sentence
-    assert "60,000 users" in found.sentence
-    assert found.to_dict()["assumptions"] == ["one"]
-    assert found.to_dict()["epsilon"] == 0.138111
 
 
 def test_what_no_scheme_can_reach_is_refused():

@@ -68,6 +68,8 @@ CASES = [
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
     Case(name="privunit-index", bias=DIRECTION_BIAS),
     Case(name="privunit-index", options={"nearest": 1}, bias=DIRECTION_BIAS),
+    Case(name="privunit-index", options={"rotation": "round"}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd-stateless", options={"rotation": "round"}, bias=DIRECTION_BIAS, tiny=TINY),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
     Case(name="piecewise", tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="piecewise", options={"coordinates": 1, "levels": 5}, tiny=THREE, tiny_options=SHORT),
