@@ -14,12 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from flint import arb, fmpz, fmpz_poly
 
 from sqsgd._internal import exact
 from sqsgd._internal.exact import Densities
 
+Sum = TypeVar("Sum")
 TOLERANCE = 2.0**-10  # of ε, relative
 FINENESS = 2**10  # mean squares over squared steps of the grid
 _SLACK_BITS = 14  # about 2^-14 of δ is given away for speed
@@ -315,9 +317,10 @@ class SpreadSums:
         """Return the grid for sums of ``count`` jumps: a power of two, fine against what varies upward."""
         return max(self._finest, math.floor(math.log2(_square(self._upward) * count / FINENESS) / 2))
 
-    def single(self, exponent: int) -> GridLaw:
+    @cached_property
+    def single(self) -> GridLaw:
         """One jump: sizes are moved up by less than 2^-64 steps and split between their neighbours."""
-        whole, unit = fmpz(1) << self.bits, 1 << _FRACTION
+        exponent, whole, unit = self.exponent(1), fmpz(1) << self.bits, 1 << _FRACTION
         places: dict[int, fmpz] = {}
         still = arb(1)
         for size, chance in self.jumps:
@@ -334,14 +337,8 @@ class SpreadSums:
         return GridLaw(exponent=exponent, first=first, masses=masses, top=top)
 
     def of(self, count: int) -> GridLaw:
-        """Return the sum of ``count`` jumps, by doubling."""
-        law, size = self.single(self.exponent(1)), 1
-        for bit in bin(count)[3:]:
-            law, size = self.added(law, law, 2 * size), 2 * size
-            if bit == "1":
-                size += 1
-                law = self.added(law, self.single(law.exponent), size)
-        return law
+        """Return the sum of ``count`` jumps."""
+        return repeated(self.single, count, self.added)
 
     def added(self, one: GridLaw, other: GridLaw, count: int) -> GridLaw:
         """Return the sum of two independent sums, which has ``count`` jumps, on the grid for these."""
@@ -375,6 +372,16 @@ class SpreadSums:
                 top=-(-law.top // 2),
             )
         return law
+
+
+def repeated(single: Sum, count: int, added: Callable[[Sum, Sum, int], Sum]) -> Sum:
+    """Return the sum of ``count`` draws by doubling; ``added`` takes two sums and the draws of both."""
+    law, draws = single, 1
+    for bit in bin(count)[3:]:
+        law, draws = added(law, law, 2 * draws), 2 * draws
+        if bit == "1":
+            law, draws = added(law, single, draws + 1), draws + 1
+    return law
 
 
 def trimmed(masses: fmpz_poly, allowed: fmpz | int, lowest: int = 0) -> tuple[int, fmpz_poly]:
