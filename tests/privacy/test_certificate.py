@@ -37,10 +37,7 @@ def test_who_is_not_counted_and_what_is_assumed():
     assert found.users == 4500
     assert found.epsilon == central_guarantee(scheme, 4500, 1e-6).epsilon
     assert found.epsilon > central_guarantee(scheme, 6000, 1e-6).epsilon
-    text = " ".join(found.assumptions)
-    assert "1,000 do not answer" in text
-    assert "500 other users reveal" in text
-    assert "real arithmetic" not in text
+    assert "real arithmetic" not in " ".join(found.assumptions)
     real = make_scheme("privunit", dim=100, epsilon=2.0, bytes=32)
     assert "real arithmetic" in central_guarantee(real, 1000, 1e-6).assumptions[-1]
 

@@ -207,8 +207,8 @@ class Scheme:
     def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
         """Return an empty sum of records for this task. It takes the coordinates that ``block`` gives."""
         self._check(task)
-        block = None if self.block(task) is None else (task.round, task.seed)
-        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, block=block)
+        seeds = None if self.block(task) is None else (task.round, task.seed)
+        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, seeds=seeds)
 
     def block(self, task: Task) -> Indices | None:
         """Return the coordinates of the vector that a report is about, if the task decides; None: all."""
@@ -217,7 +217,7 @@ class Scheme:
     def _randomize_records(self, x: RecordSum, task: Task, rng: Rng) -> Columns:
         if not self.sums_records:
             raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
-        if x.block != self.record_sum(task).block:
+        if x.seeds != self.record_sum(task).seeds:
             raise ValueError("x is a sum over other coordinates: create it with scheme.record_sum(task)")
         return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
