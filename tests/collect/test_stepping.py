@@ -117,6 +117,15 @@ def test_the_order_of_drawn_rounds_is_that_of_the_run(asking_of):
     assert "against the service and all who see the models" in guarantee(behind, lines)["central_note"]
 
 
+def test_single_visits_are_not_hidden_from_the_service(asking_of):
+    """A device asks the service for its token, and reports through the relay a moment later."""
+    asking = asking_of(users=6000, rounds=2, epsilon=2.0, relay="https://relay.example/x", visits="once")
+    found = guarantee(asking.study, [{"clients": 3000, "round": round} for round in range(2)])
+    assert "the service can match reports with tokens by time" in found["central_note"]
+    assert "against the service and" not in found["central_note"]
+    assert any("times of tokens and reports" in each for each in found["central_assumptions"])
+
+
 @pytest.mark.parametrize(("visits", "relay"), [("drawn", "https://r.example/x"), ("drawn", ""), ("once", "")])
 def test_the_document_states_what_is_assumed(asking_of, tmp_path, visits, relay):
     """Certificate, summary and page: devices drew their rounds, and no operator keeps or draws an order."""
