@@ -199,6 +199,28 @@ def test_an_app_that_sums_other_records_has_a_report_of_nothing(tmp_path, kind):
     assert Ledger(tmp_path / "bad/ledger").spent == Ledger(tmp_path / "good/ledger").spent
 
 
+@pytest.mark.parametrize("form", ["lists", "float64", "tensors"])
+def test_records_come_in_any_form(tmp_path, form):
+    inputs, labels = examples(5)
+    data = {
+        "lists": (inputs.tolist(), labels.tolist()),
+        "float64": (inputs.astype(float), labels),
+        "tensors": (torch.tensor(inputs), torch.tensor(labels)),
+    }[form]
+    _, found = answered(tmp_path / form, record_app(naming(net(), *data)))
+    _, expected = answered(tmp_path / "usual", record_app())
+    assert np.allclose(found, expected, atol=5e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_node_with_fewer_records_than_a_batch_tells_its_owner_alone(tmp_path, caplog, count):
+    few = naming(net(), *(part[:count] for part in examples(5)))
+    with caplog.at_level("WARNING", logger="flwr"):
+        reply, _ = answered(tmp_path, record_app(few))
+    assert list(reply.content) == ["sqsgd.report"]
+    assert f"this node has {count} records, fewer than the batch of {COUNT}" in caplog.text
+
+
 def test_the_first_sum_counts_whatever_comes_after(tmp_path):
     """What an app does with it later may depend on a record: it changes nothing."""
 
