@@ -493,6 +493,7 @@ def test_the_message_is_on_the_disk_before_it_is_sent(tmp_path):
 
     made._transport = looks
     visit(made)
+    assert kept(made) == [{"state": "accepted", "epsilon": 4.0}]  # nothing tells which report was its own
     assert (tmp_path / "device/reports.json").stat().st_mode & 0o077 == 0
 
 

@@ -236,7 +236,7 @@ class Device:
         terms, reports = Terms(kept["study"].encode()), kept["reports"]
         _check_cost(terms, max_epsilon)
         visit = _Visit(url, terms, self._transport, self._clock())
-        if "token" not in reports[0]:
+        if "blind" in reports[0]:
             visit.join(reports, invitation)
             self._keep(everything)
         for number, each in enumerate(reports):
@@ -246,6 +246,11 @@ class Device:
                     self._keep(everything)  # before it is sent
                 if "body" in each and each["state"] == "waiting":
                     each["state"] = visit.send(each["body"])
+                    for name in each.keys() - {
+                        "state",
+                        "epsilon",
+                    }:  # nothing tells afterwards which was its own
+                        del each[name]
                     self._keep(everything)
         return _summary(terms, reports, self._clock())
 
