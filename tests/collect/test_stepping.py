@@ -25,6 +25,7 @@ from sqsgd.federation.collect.rounds import (
     opened,
     progress,
     read_state,
+    rotate_keys,
     rounds_done,
     tick,
     write_outcome,
@@ -236,6 +237,20 @@ def test_keys_of_the_gateway_are_replaced(asking_of, url):
             check_keys(signed, signer.public_key(), begun + asking.shift + 2 * KEY_SECONDS + 5)
         before = signed
     assert len({key.private for key in found} | {first.private}) == 3
+
+
+def test_the_operator_sees_that_nobody_replaces_the_keys(asking_of, url):
+    """Devices send nothing once they have expired."""
+    asking = asking_of(url, relay="https://relay.example/x")
+    for days, words in (
+        (1, "valid for 13 days"),
+        (8, "valid for 6 days; nobody replaces"),
+        (15, "EXPIRED: dev"),
+    ):
+        asking.shift = 86400.0 * days
+        assert full_status(asking.database, asking.study)["keys"].startswith(words)
+    rotate_keys(asking.database, read_key(asking.folder / GATEWAY_KEY, asking.study.gateway_key))
+    assert full_status(asking.database, asking.study)["keys"] == "valid for 14 days"
 
 
 def test_another_study_and_another_version_are_refused(asking_of):

@@ -43,6 +43,7 @@ from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
+_LATE_SECONDS = 3600.0
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
@@ -222,9 +223,19 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
     return {
         "name": study.name, **known, "rounds": study.rounds, "expected": study.expected,
         "all_reports": sum(line["clients"] for line in rounds_done(database)) + known["reports"],
-        "relay": study.relay or None, "epsilon": study.made_scheme.privacy.epsilon,
-        "message_bytes": study.made_scheme.bits // 8, **about,
+        "relay": study.relay or None, "keys": _keys_note(database, study),
+        "epsilon": study.made_scheme.privacy.epsilon, "message_bytes": study.made_scheme.bits // 8, **about,
     }  # fmt: skip
+
+
+def _keys_note(database: Database, study: Study) -> str:
+    """Until when devices use the gateway's keys, and what to do if nobody replaces them."""
+    left = oblivious.valid_until(gateway_keys(database)[1]) - database.now()
+    if not study.relay:
+        return "not used: there is no relay"
+    note = f"valid for {left / 86400:.0f} days" if left > 0 else "EXPIRED: devices send nothing"
+    late = left < KEY_SECONDS - _LATE_SECONDS
+    return note + (f"; nobody replaces them: one worker needs {GATEWAY_KEY} in its folder" if late else "")
 
 
 def outcome(database: Database, study: Study) -> dict[str, Any]:
