@@ -82,7 +82,7 @@ def sum_records(
     from sqsgd.learning import records
     from sqsgd.learning.objectives import Objective, find_objective, make_objective
 
-    asked, (inputs, labels) = _asked(TRAINING, model, inputs, labels), _tensors(model, inputs, labels)
+    asked, (inputs, labels) = _asked(TRAINING, model, inputs, labels), records.tensors(model, inputs, labels)
     if not isinstance(loss, Objective):
         loss = find_objective(loss) if isinstance(loss, str) else make_objective("your loss", loss)
     records.check_records(model, loss, records.made_up(inputs, labels))
@@ -112,7 +112,10 @@ def count_correct(model: Any, inputs: Any, labels: Any) -> None:
     """
     from sqsgd.learning import records
 
-    asked, (inputs, labels) = _asked(EVALUATION, model, inputs, labels), _tensors(model, inputs, labels)
+    asked, (inputs, labels) = (
+        _asked(EVALUATION, model, inputs, labels),
+        records.tensors(model, inputs, labels),
+    )
     total = asked.scheme.record_sum(asked.request.task)
     total.add(records.correct_predictions(model, records.taken(inputs, labels, np.arange(len(inputs)))))
     asked.total = total
@@ -147,15 +150,6 @@ def _asked(purpose: str, model: Any, inputs: Any, labels: Any) -> Asked:
             "the server divides sums: its part of a step is so much shorter"
         )
     return asked
-
-
-def _tensors(model: Any, inputs: Any, labels: Any) -> tuple[Any, Any]:
-    """Lists and arrays as tensors, and numbers of the model's own type: NumPy's are float64."""
-    import torch
-
-    inputs, labels = torch.as_tensor(inputs), torch.as_tensor(labels)
-    kind = next(model.parameters()).dtype
-    return inputs.to(kind) if inputs.is_floating_point() else inputs, labels
 
 
 def _digest(inputs: Any, labels: Any) -> str:
