@@ -68,7 +68,7 @@ def due(device):
 
 
 @contextlib.contextmanager
-def recorder():
+def recorder(*fields):
     """An upstream that records the bytes of requests and answers with one that reveals much."""
     seen, listener = [], socket.create_server(("127.0.0.1", 0))
 
@@ -78,10 +78,13 @@ def recorder():
                 connection, _ = listener.accept()
                 with connection:
                     content = b""
-                    while b"\r\n\r\n" not in content or len(content.split(b"\r\n\r\n", 1)[1]) < 4:
+                    while b"\r\n\r\n" not in content or (
+                        content.startswith(b"POST") and len(content.split(b"\r\n\r\n", 1)[1]) < 4
+                    ):
                         content += connection.recv(65536)
                     seen.append(content)
                     head = b"HTTP/1.1 200 OK\r\ncontent-type: message/ohttp-res\r\ncontent-length: 2\r\n"
+                    head += b"".join(field + b"\r\n" for field in fields)
                     connection.sendall(head + b"connection: close\r\n\r\nok")
 
     thread = threading.Thread(target=work, daemon=True)
@@ -106,6 +109,24 @@ def test_nothing_but_the_body_passes_the_relay(tmp_path):
         assert ask(url, "OPTIONS", "/digits")[0] == 204
         assert len(seen) == 3
     assert "10.0.0" not in "".join(path.read_text() for path in (tmp_path / "nginx").glob("*err*"))
+
+
+def test_a_service_cannot_give_each_device_another_key(tmp_path):
+    """Whatever it says about caches, the relay asks once."""
+    fields = [
+        b"cache-control: no-store",
+        b"expires: 0",
+        b"x-accel-expires: 0",
+        b"set-cookie: id=1",
+        b"vary: *",
+    ]
+    with (
+        recorder(*fields) as (upstream, seen),
+        nginx(tmp_path / "nginx", RELAY, upstream, free_port()) as url,
+    ):
+        for number in range(3):
+            assert ask(url, "GET", f"/digits?user={number}", None, {"cookie": f"id={number}"}) == (200, b"ok")
+        assert len(seen) == 1
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from sqsgd.federation.collect.rounds import (
     guarantee,
     opened,
     read_state,
+    rotate_keys,
     rounds_done,
     tick,
     write_outcome,
@@ -112,6 +113,15 @@ def test_the_order_of_drawn_rounds_is_that_of_the_run(asking_of):
     assert "the service sees who sent what" in found["central_note"]
     behind = dataclasses.replace(asking.study, relay="https://relay.example/x")
     assert "against the service and all who see the models" in guarantee(behind, lines)["central_note"]
+
+
+def test_single_visits_are_not_hidden_from_the_service(asking_of):
+    """A device asks the service for its token, and reports through the relay a moment later."""
+    asking = asking_of(users=6000, rounds=2, epsilon=2.0, relay="https://relay.example/x", visits="once")
+    found = guarantee(asking.study, [{"clients": 3000, "round": round} for round in range(2)])
+    assert "the service can match reports with tokens by time" in found["central_note"]
+    assert "against the service and" not in found["central_note"]
+    assert any("times of tokens and reports" in each for each in found["central_assumptions"])
 
 
 @pytest.mark.parametrize(("visits", "relay"), [("drawn", "https://r.example/x"), ("drawn", ""), ("once", "")])
@@ -206,6 +216,20 @@ def test_keys_of_the_gateway_are_replaced(asking_of, url):
             check_keys(signed, signer.public_key(), begun + asking.shift + 2 * KEY_SECONDS + 5)
         before = signed
     assert len({key.private for key in found} | {first.private}) == 3
+
+
+def test_the_operator_sees_that_nobody_replaces_the_keys(asking_of, url):
+    """Devices send nothing once they have expired."""
+    asking = asking_of(url, relay="https://relay.example/x")
+    for days, words in (
+        (1, "valid for 13 days"),
+        (8, "valid for 6 days; nobody replaces"),
+        (15, "EXPIRED: dev"),
+    ):
+        asking.shift = 86400.0 * days
+        assert full_status(asking.database, asking.study)["keys"].startswith(words)
+    rotate_keys(asking.database, read_key(asking.folder / GATEWAY_KEY, asking.study.gateway_key))
+    assert full_status(asking.database, asking.study)["keys"] == "valid for 14 days"
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def ask(server, model, rounds=0):
     data = DXO(DataKind.WEIGHTS, data=model).to_shareable()
     fl_ctx = context(name="server", engine=Engine(clients=SITES))
     fl_ctx.set_prop(AppConstants.TRAIN_SHAREABLE, data, private=True, sticky=False)
-    fl_ctx.set_prop(AppConstants.NUM_ROUNDS, rounds, private=True, sticky=False)
+    data.set_header(AppConstants.NUM_ROUNDS, rounds)  # as ScatterAndGather does
     server.handle_event(AppEventType.BEFORE_TRAIN_TASK, fl_ctx)
     return data, fl_ctx
 
@@ -79,7 +79,15 @@ def test_reports_per_record_spend_the_budget_of_all_rounds(tmp_path):
         assert 3.9 < float(ledger.spent) <= 4.0
     data, _ = ask(server, model, rounds=5)
     assert not accept(server, SITES[0], reply_of(tmp_path, SITES[0], data, Silo(), **owner))
-    assert server._reasons == {policy.SPENT: 1}
+    assert server._reasons == {policy.NOT_ALLOWED: 1}  # a sixth round
+
+
+def test_rounds_that_no_workflow_states_are_not_guessed():
+    pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
+    server = SqsgdAggregator(epsilon=4.0, delta=1e-5, unit="record", records=200)
+    data, fl_ctx = ask(server, {"weight": np.zeros((1, 20), np.float32)})
+    assert client.request_fields(data) == {}
+    assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
 
 
 def test_the_order_of_arrival_changes_nothing(tmp_path):

@@ -205,10 +205,15 @@ def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
         advice = "tell the study's owner, and try again from another network"
         reason = f"the study did not sign them: whoever gave them could read reports; {advice}"
         raise Malformed(reason) from None
-    if now >= (until := int.from_bytes(content[-_TIME:])):
-        end = datetime.fromtimestamp(until, UTC).isoformat(" ", "minutes")
+    if now >= valid_until(signed):
+        end = datetime.fromtimestamp(valid_until(signed), UTC).isoformat(" ", "minutes")
         raise Malformed(f"they expired at {end}: set this device's clock, or tell the study's owner")
     return content[: -len(_SIGNED) - _TIME]
+
+
+def valid_until(signed: bytes) -> int:
+    """Return the Unix time until which signed configurations are valid."""
+    return int.from_bytes(signed[:-_SIGNATURE][-_TIME:])
 
 
 class Gateway:

@@ -31,6 +31,7 @@ from sqsgd.training.run_folder import RunFolder
 from sqsgd.training.summary import about_once, central, certificate, summarise
 
 _LOG = logging.getLogger("sqsgd.federation.collect")
+_LATE_SECONDS = 3600.0
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
 
 
@@ -189,9 +190,19 @@ def full_status(database: Database, study: Study) -> dict[str, Any]:
     return {
         "name": study.name, **known, "rounds": study.rounds, "expected": study.expected,
         "all_reports": sum(line["clients"] for line in rounds_done(database)) + known["reports"],
-        "relay": study.relay or None, "epsilon": study.made_scheme.privacy.epsilon,
-        "message_bytes": study.made_scheme.bits // 8, **about,
+        "relay": study.relay or None, "keys": _keys_note(database, study),
+        "epsilon": study.made_scheme.privacy.epsilon, "message_bytes": study.made_scheme.bits // 8, **about,
     }  # fmt: skip
+
+
+def _keys_note(database: Database, study: Study) -> str:
+    """Until when devices use the gateway's keys, and what to do if nobody replaces them."""
+    left = oblivious.valid_until(gateway_keys(database)[1]) - database.now()
+    if not study.relay:
+        return "not used: there is no relay"
+    note = f"valid for {left / 86400:.0f} days" if left > 0 else "EXPIRED: devices send nothing"
+    late = left < KEY_SECONDS - _LATE_SECONDS
+    return note + (f"; nobody replaces them: one worker needs {GATEWAY_KEY} in its folder" if late else "")
 
 
 def outcome(database: Database, study: Study) -> dict[str, Any]:
@@ -242,7 +253,9 @@ def guarantee(study: Study, lines: list[dict[str, Any]], missed: int | None = No
         return {**found, "central_epsilon": None, "central_note": why}
     if found["central_epsilon"] is not None:
         against = "against those who see the models; the service sees who sent what"
-        if study.relay:
+        if study.relay:  # a device that reports when it comes has its token from the service just before
+            against = "against those who see the models; the service can match reports with tokens by time"
+        if study.relay and drawn:
             against = "against the service and all who see the models, unless the relay helps the service"
         note = found["central_note"].partition(" against readers of the models")[0]
         found["central_note"] = f"{note} {against}"
@@ -256,13 +269,18 @@ def assumptions(study: Study, found: Mapping[str, Any]) -> list[str]:
     sent = "one report" if study.reports == 1 else f"at most {study.reports:,} reports, which nothing links,"
     drew = f"each device drew its rounds itself, uniformly and independently of everything, and {count} came"
     came = f"{count} came in each round, and who came in which round depends on no data"
+    hidden = (
+        "the relay does not help the service: together they know who sent what, and against them ε is local"
+    )
+    if not study.relay:
+        hidden = "the service reveals to nobody who sent what: it sees that, and against it ε is local"
+    elif study.visits != DRAWN:
+        hidden = "the service reveals no times of tokens and reports: by them it can tell who sent what"
     return [
         f"each user sends {sent} in all",
         f"{drew}; nobody else draws or knows an order" if study.visits == DRAWN else came,
         "all devices of a round have the same task, seed and models",
-        "the relay does not help the service: together they know who sent what, and against them ε is local"
-        if study.relay
-        else "the service reveals to nobody who sent what: it sees that, and against it ε is local",
+        hidden,
         "when a report arrives does not reveal its sender",
         "whether a device comes does not depend on its data, and depends on its user and on its round "
         "independently",

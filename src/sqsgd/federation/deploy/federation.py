@@ -74,7 +74,10 @@ class Federation:
 
     @property
     def cap(self) -> float:
-        return self.max_epsilon or (self.epsilon if self.per_record else total(self.epsilon, self.rounds))
+        whole = (
+            self.epsilon + self.evaluation_epsilon if self.per_record else total(self.epsilon, self.rounds)
+        )
+        return self.max_epsilon or whole
 
     @property
     def per_record(self) -> bool:

@@ -150,7 +150,7 @@ def _cap(federation: Federation) -> str:
 {PER_RECORD}={float(federation.cap)!r}
 delta={federation.delta!r}
 # How much of it evaluations may spend: the number of correct predictions, with noise. Default: 0.
-# evaluation-epsilon-per-record=0.1
+# evaluation-epsilon-per-record={federation.evaluation_epsilon or 0.1!r}
 # The most bytes of codes in a report.
 """
     return f"""\

@@ -160,6 +160,9 @@ class Policy:
         if privacy.delta > self.delta:
             raise Refused(f"delta = {privacy.delta!r} is above this node's delta = {self.delta!r}")
         if request.purpose == TRAINING:
+            if request.task.round >= privacy.reports:  # the owner's limit of a training is about so many
+                told = f"epsilon = {request.epsilon!r} is of {privacy.reports} rounds"
+                raise Refused(f"round {request.task.round} is one too many: {told}")
             return
         if privacy.share != 1 or request.task.dim != 1:  # all records are counted, and paid for
             raise Refused("an evaluation is one number, about all records")

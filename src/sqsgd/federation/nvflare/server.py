@@ -91,7 +91,11 @@ class SqsgdAggregator(Aggregator):
             asked, clients = self._asked_for, len(fl_ctx.get_engine().get_clients())
             per_record = asked.unit == "record"
             if per_record:  # ε is of all rounds
-                asked = replace(asked, rounds=fl_ctx.get_prop(AppConstants.NUM_ROUNDS, 0))
+                if not (rounds := task_data.get_header(AppConstants.NUM_ROUNDS)):
+                    raise ValueError(
+                        "unit = 'record' needs the number of rounds, which ScatterAndGather sends"
+                    )
+                asked = replace(asked, rounds=rounds)
             for note in untrained(self._structure, per_record=per_record):
                 self.log_warning(fl_ctx, f"sqsgd: {note}")
             self._scheme = asked.make_scheme(self._structure.dim)
