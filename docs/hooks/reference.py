@@ -226,11 +226,13 @@ def _public(name: str, value: Any, level: int = 2, shown: str = "*") -> str:
         return f"{heading}\n\n{_constant(name)}"
     lines = [heading, _signature(name, value), _docstring(name, value)]
     if inspect.isclass(value):
-        described = field_docstrings(value)
+        own = [base for base in reversed(value.__mro__) if base.__module__ == value.__module__]
+        described = {field: text for base in own for field, text in field_docstrings(base).items()}
         lines += [f"`{field}`\n:   {_markdown(_cell(text))}" for field, text in described.items()]
+        members = {member: raw for base in own for member, raw in vars(base).items()}
         lines += [
             _member(name, member, raw, level + 1)
-            for member, raw in vars(value).items()
+            for member, raw in members.items()
             if _is_public(member, raw) and (shown == "*" or member in shown.split())
         ]
     return "\n\n".join(lines)
