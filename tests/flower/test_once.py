@@ -1,5 +1,6 @@
 """``once``: no node is asked in two rounds, answered or not, nor after a resume; nobody learns when."""
 
+import html
 import itertools
 import json
 
@@ -9,7 +10,6 @@ from flwr.app import ConfigRecord
 from reference import g_test
 
 from sqsgd import Ledger, central_guarantee
-from sqsgd._internal.exact import three_digits
 from sqsgd._internal.files import secret_folder
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import TooFewNodes, exchange
@@ -164,7 +164,7 @@ def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
     assert known.sentence in caplog.text
     write_report([tmp_path / "run"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert f"ε = {three_digits(known.epsilon)} and δ = 1e-06, against readers of the models" in page
+    assert html.escape(known.sentence) in page
     assert "It does not cover the times that this page shows" in page
     assert "Each client sends at most one report" in page
 
