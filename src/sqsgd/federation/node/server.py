@@ -36,7 +36,7 @@ class NoAnswers(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class FederationSettings(Settings):
-    """What the nodes are asked for, and what the server does with their reports.
+    """The settings for the requests to the nodes and for processing their reports.
 
     With the default bound of changes of a model, ``lr`` is the length of the first step.
     """
