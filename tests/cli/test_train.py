@@ -108,3 +108,15 @@ def test_a_full_disk_is_named_with_its_file_and_the_remedy(tmp_path):
     assert told.startswith(f"{tmp_path / 'page.html'}: File too large; free some space")
     assert f"sqsgd report {run} --out {tmp_path / 'page.html'} --title 'A title'" in told
     assert not list(tmp_path.glob("page*"))  # nothing half-written
+
+
+@pytest.mark.parametrize(("typed_option", "scheme", "told"), [
+    ("--batch 9", "sqsgd-record", "batch is ignored: each client draws its records itself"),
+    ("--delta 1e-5", "sqsgd", "delta is ignored: it is for a guarantee per record"),
+])  # fmt: skip
+def test_an_option_of_the_other_unit_is_named(tmp_path, typed_option, scheme, told):
+    size = "--bytes 20" if scheme == "sqsgd-record" else "--bytes 2"
+    done = typed(
+        f"{TINY.replace('--bytes 2', size)} --scheme {scheme} {typed_option} --rounds 1 --out {tmp_path}/run"
+    )
+    assert told in done.error
