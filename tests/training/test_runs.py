@@ -76,7 +76,8 @@ def interrupted(run, round):
             raise KeyboardInterrupt
         return measured[-1]
 
-    objective = SimpleNamespace(**{**vars(run.problem.objective), "is_default": True, "evaluate": evaluate})
+    used = run.problem.objective
+    objective = SimpleNamespace(**vars(used), is_default=True, loss=used.loss, evaluate=evaluate)
     broken = dataclasses.replace(run, problem=dataclasses.replace(run.problem, objective=objective))
     with pytest.raises(KeyboardInterrupt):
         list(started(broken))
