@@ -9,6 +9,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
+from snippets import ROOT
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.features import (

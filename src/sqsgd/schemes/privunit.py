@@ -272,8 +272,8 @@ def privunit(
     only been proved in real arithmetic.
 
     Without ``bytes``, or if there are at least four bytes per coordinate, the entire vector is sent as
-    float32. Otherwise, rotated coordinates are sent using a grid that minimises the predicted error, or a
-    grid of ``levels`` values.
+    float32. Otherwise, rotated coordinates are sent using a grid that minimises the predicted error, or
+    ``levels`` values.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return _cap_scheme(sphere_cap, "privunit", budget, levels, norm_epsilon)

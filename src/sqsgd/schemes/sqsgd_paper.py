@@ -139,7 +139,7 @@ def sqkr(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
     is privatised using 2^k-ary randomised response. Our implementation is based on the exact sampler of
     PrivQuant with K = 2 and τ = k.
 
-    The value of k is optimised for the given ``bytes``. Coordinates are rounded over a range of ± 3 root mean
+    The number k is optimised for the given ``bytes``. Coordinates are rounded over a range of ± 3 root mean
     squares of a vector with the norm of the bound. We use a rotation instead of Kashin's frame. Clamping
     reduces the norm by 0.3 %.
     """
@@ -154,7 +154,7 @@ def sqkr(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
 def privunit_inf(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
     """Sends a vertex of the cube close to the vector (Bhowmick et al. 2018).
 
-    This scheme uses PrivQuant with K = 2, the optimal values of τ and p, and the same range as ``sqkr``. The
+    This scheme uses PrivQuant with K = 2 and the optimal values of τ and p, and the range of ``sqkr``. The
     number of coordinates is limited by ``bytes`` or, for ε up to 4.7, the same as in SQKR, which is optimal
     (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
     """
