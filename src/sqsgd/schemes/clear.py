@@ -281,7 +281,7 @@ def dgc(
 ) -> Scheme:
     """Sends the largest coordinates of the accumulated gradient, without privacy.
 
-    This is deep gradient compression (Lin et al. 2018, Algorithm 4) with momentum correction and factor
+    This is deep gradient compression (Lin et al. 2018, Algorithm 4) with ``momentum`` correction and factor
     masking on the client. By default, ``count`` is as large as possible for the given ``bytes``, or 0.1 % as
     in the paper. Warm-up, local gradient clipping and layer-wise thresholds are not implemented. The scheme
     is not private and ignores ``epsilon``.

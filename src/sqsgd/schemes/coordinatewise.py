@@ -372,9 +372,9 @@ def fedsel(
     For each of b = ``picks`` coordinates, a budget of ε / b is divided into ε1 for selecting the coordinate
     by perturbed sampling and ε2 for reporting its value.
 
-    The parameter ``levels`` is the number of levels for the values (the paper uses a single coordinate). The
-    defaults minimise the predicted error, and ``reach`` is √(2 ln dim). The remaining coordinates are kept by
-    the client.
+    By default, ``picks`` (one in the paper), the number of ``levels`` for the values, the size of the
+    preferred set and the ratio of ε1 and ε2 minimise the predicted error, and ``reach`` is √(2 ln dim). The
+    client keeps the remaining coordinates.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)

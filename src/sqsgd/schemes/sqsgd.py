@@ -116,6 +116,9 @@ def sqsgd(
     predicted error is used. With ``rotation="round"``, the rotation and the block are shared by all clients
     in a round, while ``"client"`` uses different ones for each client.
 
+    All parameters of the code are optimised by default. You can set the number of ``levels`` and their range
+    (``reach``), the number of ``coordinates`` in a report, and the budget for the norm (``norm_epsilon``).
+
     If ``average`` is set to 0.9, the reports are based on the entire vector instead of a block, and encode a
     running average of approximately the last ten gradients (worker momentum, Karimireddy et al. 2021). This
     reduces the variance due to sampling batches without using outdated gradients.
