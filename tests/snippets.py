@@ -13,6 +13,7 @@ The blocks of a page run in order in an otherwise empty folder with the ``experi
 
 import re
 import shlex
+import string
 import time
 import tomllib
 from dataclasses import dataclass
@@ -76,9 +77,12 @@ def run_block(block, folder, *, only_read=False):
     if block.directive == "file":
         (folder / block.value).write_text(block.text)
     if block.language == "sh":
+        given = {}
         for line in block.text.splitlines():
-            words = shlex.split(line, comments=True)
-            if words:
+            words = shlex.split(string.Template(line).safe_substitute(given), comments=True)
+            if words and re.fullmatch(r"[A-Z]+=.*", words[0]):  # NAME="words that several lines share"
+                given |= [words[0].split("=", 1)]
+            elif words:
                 run_command(words, only_read=only_read or block.directive == "not run")
     elif block.language == "python" and block.directive == "":
         exec(compile(block.text, "a block", "exec"), {"__name__": "__main__"})  # noqa: S102

@@ -9,9 +9,8 @@ import subprocess
 import threading
 import time
 
-import numpy as np
 import pytest
-from devices import Reporter, ask, invited, make, served, wait_until
+from devices import Reporter, ask, invited, make, ones, served, wait_until
 from snippets import blocks
 
 from sqsgd import Device
@@ -19,6 +18,7 @@ from sqsgd.federation.collect import oblivious
 from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.rounds import full_status, opened
 from sqsgd.federation.collect.service import Service
+from sqsgd.federation.deploy.node import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx here: apt-get install nginx-light")
@@ -28,12 +28,6 @@ FRONT, RELAY = (
     for block in blocks("docs/collect.md")
     if block.value == name
 )
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -67,10 +61,6 @@ def listens(port):
         return found.connect_ex(("127.0.0.1", port)) == 0
 
 
-def ones(weights):
-    return np.full(weights.size, 0.1, np.float32)
-
-
 def due(device):
     """When a device visits."""
     (kept,) = json.loads((device.folder / "reports.json").read_text()).values()
@@ -78,7 +68,7 @@ def due(device):
 
 
 @contextlib.contextmanager
-def recorder():
+def recorder(*fields):
     """An upstream that records the bytes of requests and answers with one that reveals much."""
     seen, listener = [], socket.create_server(("127.0.0.1", 0))
 
@@ -88,10 +78,13 @@ def recorder():
                 connection, _ = listener.accept()
                 with connection:
                     content = b""
-                    while b"\r\n\r\n" not in content or len(content.split(b"\r\n\r\n", 1)[1]) < 4:
+                    while b"\r\n\r\n" not in content or (
+                        content.startswith(b"POST") and len(content.split(b"\r\n\r\n", 1)[1]) < 4
+                    ):
                         content += connection.recv(65536)
                     seen.append(content)
                     head = b"HTTP/1.1 200 OK\r\ncontent-type: message/ohttp-res\r\ncontent-length: 2\r\n"
+                    head += b"".join(field + b"\r\n" for field in fields)
                     connection.sendall(head + b"connection: close\r\n\r\nok")
 
     thread = threading.Thread(target=work, daemon=True)
@@ -103,12 +96,7 @@ def recorder():
 def test_nothing_but_the_body_passes_the_relay(tmp_path):
     """Two devices that could hardly differ more are the same request, to the byte."""
     one = {"user-agent": "phone", "cookie": "id=1", "x-forwarded-for": "10.0.0.1", "accept-language": "de"}
-    two = {
-        "user-agent": "tablet",
-        "forwarded": "for=10.0.0.2",
-        "content-type": "text/plain",
-        "referer": "https://a",
-    }
+    two = {"user-agent": "tablet", "forwarded": "for=10.0.0.2", "content-type": "text/plain", "referer": "a"}
     with recorder() as (upstream, seen), nginx(tmp_path / "nginx", RELAY, upstream, free_port()) as url:
         for headers, query in ((one, "?user=1"), (two, "?user=2"), ({}, "")):
             assert ask(url, "POST", f"/digits{query}", b"body", headers) == (200, b"ok")
@@ -121,6 +109,24 @@ def test_nothing_but_the_body_passes_the_relay(tmp_path):
         assert ask(url, "OPTIONS", "/digits")[0] == 204
         assert len(seen) == 3
     assert "10.0.0" not in "".join(path.read_text() for path in (tmp_path / "nginx").glob("*err*"))
+
+
+def test_a_service_cannot_give_each_device_another_key(tmp_path):
+    """Whatever it says about caches, the relay asks once."""
+    fields = [
+        b"cache-control: no-store",
+        b"expires: 0",
+        b"x-accel-expires: 0",
+        b"set-cookie: id=1",
+        b"vary: *",
+    ]
+    with (
+        recorder(*fields) as (upstream, seen),
+        nginx(tmp_path / "nginx", RELAY, upstream, free_port()) as url,
+    ):
+        for number in range(3):
+            assert ask(url, "GET", f"/digits?user={number}", None, {"cookie": f"id={number}"}) == (200, b"ok")
+        assert len(seen) == 1
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ ALMOST_EXACT = {"max_epsilon_per_record": 1e5, "delta": 1e-5}
 
 def asked(**changes):
     """A request whose report has hardly any noise."""
-    options = silo_options(2e4, 1e-5, 4, COUNT, share=1.0) | {"levels": 2**16} | changes.pop("options", {})
+    options = silo_options(2e4, 1e-5, 80, COUNT, share=1.0) | {"levels": 2**16} | changes.pop("options", {})
     budget = {"scheme": "sqsgd-record", "epsilon": 2e4, "bytes": 200, "options": options}
     return request(start_weights(), **{**budget, "dim": DIM, "bound": 0.5, **changes})
 
@@ -197,6 +197,28 @@ def test_an_app_that_sums_other_records_has_a_report_of_nothing(tmp_path, kind):
     (noted,) = lines(tmp_path / "bad/answers.jsonl")
     assert noted["zero"] == answer.ZERO_FAILED
     assert Ledger(tmp_path / "bad/ledger").spent == Ledger(tmp_path / "good/ledger").spent
+
+
+@pytest.mark.parametrize("form", ["lists", "float64", "tensors"])
+def test_records_come_in_any_form(tmp_path, form):
+    inputs, labels = examples(5)
+    data = {
+        "lists": (inputs.tolist(), labels.tolist()),
+        "float64": (inputs.astype(float), labels),
+        "tensors": (torch.tensor(inputs), torch.tensor(labels)),
+    }[form]
+    _, found = answered(tmp_path / form, record_app(naming(net(), *data)))
+    _, expected = answered(tmp_path / "usual", record_app())
+    assert np.allclose(found, expected, atol=5e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_node_with_fewer_records_than_a_batch_tells_its_owner_alone(tmp_path, caplog, count):
+    few = naming(net(), *(part[:count] for part in examples(5)))
+    with caplog.at_level("WARNING", logger="flwr"):
+        reply, _ = answered(tmp_path, record_app(few))
+    assert list(reply.content) == ["sqsgd.report"]
+    assert f"this node has {count} records, fewer than the batch of {COUNT}" in caplog.text
 
 
 def test_the_first_sum_counts_whatever_comes_after(tmp_path):
@@ -295,6 +317,38 @@ def test_a_node_that_does_not_know_the_turn_waits_for_the_next(tmp_path):
     answered(tmp_path, record_app(), in_turns(round=4))
 
 
+@pytest.mark.parametrize(
+    "visits", [[(4, range(40, 44)), (5, range(50, 55)), (6, range(60, 66))], [(4, [36, 41, 42]), (4, [40])]]
+)
+def test_a_turn_that_a_node_forgot_is_not_drawn_again_for_nothing(tmp_path, monkeypatch, visits):
+    """A server has it forget a training, and changes the length of turns or comes back to a skipped round."""
+    monkeypatch.setattr(answer, "MOST_TRAININGS", 1)
+    in_turn_10, in_turn = np.zeros(COUNT, int), records.in_turn
+
+    def counted(*known):
+        drawn = in_turn(*known)
+        in_turn_10[drawn] += known[2] // known[1] == 10
+        return drawn
+
+    monkeypatch.setattr(records, "in_turn", counted)
+    owner = {**OWNER, **ALMOST_EXACT}
+    for number, (length, rounds) in enumerate(visits):
+        for round in rounds:
+            made = asked(round=round, options={"batching": "disjoint", "rate": 1 / length})
+            reply = record_app()(message(made, start()), node_context(5, tmp_path, **owner))
+            assert not number or reply.error.reason == policy.NOT_ALLOWED
+        answered(tmp_path, record_app(), asked(name=f"another {number}"))
+    assert in_turn_10.max() == 1
+    told = lines(tmp_path / "refusals.jsonl")[0]["reason"]
+    assert "turn 10 of 'test' was paid for before, and this node does not know" in told
+
+
+def test_a_training_has_as_many_rounds_as_its_epsilon_is_of(tmp_path):
+    reply = record_app()(message(asked(round=80), start()), node_context(5, tmp_path, **OWNER | ALMOST_EXACT))
+    assert reply.error.reason == policy.NOT_ALLOWED
+    assert "is of 80 rounds" in lines(tmp_path / "refusals.jsonl")[0]["reason"]
+
+
 # ---------------------------------------------------------------- the server
 
 
@@ -307,9 +361,6 @@ def test_a_node_that_does_not_know_the_turn_waits_for_the_next(tmp_path):
         ({"records": 0, "lr": 0.5}, "lr = 0.5 needs records"),
         ({"rule": "hard"}, "rule = 'hard' must be one of softmax, "),
         ({"delta": 0.0}, "delta = 0.0"),
-        ({"delta": 0.5}, "delta = 0.5"),
-        ({"clip_norm": -1.0}, "clip_norm = -1.0"),
-        ({"epsilon": 0.0}, "epsilon = 0.0"),
         ({"stop_at_epsilon": 0.1}, "stop_at_epsilon = 0.1: one round costs"),
         ({"once": True, "clients_per_round": 2}, "omit once and reports"),
         ({"evaluation_epsilon": 1.0}, "evaluation_records = 0"),
@@ -328,19 +379,6 @@ def test_batch_norm_is_refused_before_anyone_is_asked(tmp_path):
     with pytest.raises(ValueError, match=r"1\.running_mean belongs to a layer that mixes .* use GroupNorm"):
         per_record().start(nodes, ArrayRecord(mixing.state_dict()), num_rounds=3)
     assert not nodes.sent
-
-
-@pytest.mark.parametrize("records", [0, 30])
-def test_few_records_and_a_large_delta_are_warned_of(tmp_path, caplog, records):
-    """At the server if it knows a number, and in any case at the node, whose owner alone reads it."""
-    made = per_record(records=records, delta=0.05, min_available_nodes=1)
-    with caplog.at_level("WARNING", logger="flwr"):
-        nodes = silos(tmp_path, ids=IDS[:1], delta=0.05)
-        made.prepare(nodes, start(), 1)
-    assert ("delta = 0.05 is not below 1 / 30" in caplog.text) == bool(records)
-    made.name = ""
-    made.start(nodes, start(), num_rounds=1)
-    assert "delta = 0.05 is not below 1 / 300" in caplog.text
 
 
 def test_it_stops_before_it_spends_more(tmp_path):
@@ -437,12 +475,9 @@ def test_the_deployments_nodes_answer_the_ready_app_per_record(tmp_path):
     run, contexts = federation.run_config(tmp_path / "run", resume=False), []
     run |= {"clients-per-round": 0, "batch": 32, "once": False, "reports": 1}
     for index in range(2):
-        text = (
-            node_settings(federation, index)
-            .replace("# evaluation-eps", "evaluation-eps")
-            .replace("=0.1\n", "=1.0\n")
-        )
-        settings = tomllib.loads(text.replace("per-record=3.0", "per-record=4.0"))
+        text = node_settings(federation, index).replace("# evaluation-eps", "evaluation-eps")
+        settings = tomllib.loads(text)
+        assert settings["max-epsilon-per-record"] == 4.0  # the evaluation has its part
         own = {key.replace("-", "_"): value for key, value in settings.items()} | {"require_ledger": False}
         contexts.append(ready_context(run, tmp_path / str(index), 50 + index, **own))
         contexts[-1].node_config.pop("max-epsilon")

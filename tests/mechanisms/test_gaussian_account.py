@@ -78,3 +78,26 @@ def test_spent_after_some_reports():
     assert after[-1] == 1.0
     local = make_scheme("sqsgd", dim=8, epsilon=4.0, bytes=4)
     assert spent(local.privacy, 3) == 12.0
+
+
+def test_a_delta_too_small_for_sampling_gains_nothing_from_it():
+    """dp-accounting's floats would give noise 10^15 times too large, or an ε that is not certain."""
+    with pytest.raises(ValueError, match=r"delta = 1e-13 must be at least 1e-12 for sampled batches"):
+        rho_for(1.0, 1e-13, 200, 0.05)
+    assert rho_for(1.0, 1e-12, 200, 0.05) > 0.01
+    uses = Uses(rho=Fraction(1, 100), count=5, rate=0.1)
+    assert epsilon_of([uses], 1e-13) == gaussian_epsilon(Fraction(1, 20), 1e-13)
+    with pytest.raises(ValueError, match="of a report is too small: ask for fewer reports"):
+        make_scheme("sqsgd-record", dim=8, epsilon=0.001, delta=1e-30, reports=10**7)
+
+
+@pytest.mark.parametrize("rho", [0.5, 5.0, 500.0])
+def test_no_sampling_needs_much_memory(rho):
+    """A server chooses rate and noise; the grid is as wide as need be, which only raises ε."""
+    import tracemalloc
+
+    tracemalloc.start()
+    found = epsilon_of([Uses(rho=Fraction(rho), rate=1e-6)], 1e-7)
+    assert tracemalloc.get_traced_memory()[1] < 300e6
+    tracemalloc.stop()
+    assert 0 < found < gaussian_epsilon(Fraction(rho), 1e-7)

@@ -55,22 +55,48 @@ class Listener(FLComponent):
 """
 
 
-def run(folder, *, rounds, tasks, max_epsilon):
+RECORDS = """
+
+import torch
+
+from sqsgd.nvflare import sum_records
+
+
+class Linear(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(DIM, 1, bias=False)
+
+    def forward(self, x):
+        return super().forward(x)[:, 0]
+
+
+class Talker(Talker):
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        rows = np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
+        return sum_records(Linear(), "squared-error", rows, rows @ TRUTH)
+"""
+
+
+def run(folder, *, rounds, tasks, owner, custom="", asked=None):
     """The job with these changes; the exit status, the server's log, the server's folder."""
     job = shutil.copytree(JOB, folder / "job")
     server, client = (job / f"app/config/config_fed_{side}.json" for side in ("server", "client"))
     server.write_text(re.sub(r'"num_rounds": \d+', f'"num_rounds": {rounds}', server.read_text()))
     config = json.loads(client.read_text())
     config["task_data_filters"][0]["tasks"] = tasks
-    config["task_data_filters"][0]["filters"][0]["args"]["max_epsilon"] = max_epsilon
+    config["task_data_filters"][0]["filters"][0]["args"] = {
+        "state_dir": "{WORKSPACE}/sqsgd/{SITE_NAME}",
+        **owner,
+    }
     config["executors"][0]["executor"]["path"] = "regression.Talker"
     client.write_text(json.dumps(config))
     config = json.loads(server.read_text())
     listener = {"id": "listener", "path": "regression.Listener", "args": {"path": str(folder / "heard")}}
     config["components"].append(listener)
+    config["components"][0]["args"] = asked or config["components"][0]["args"]
     server.write_text(json.dumps(config))
-    custom = job / "app/custom/regression.py"
-    custom.write_text(custom.read_text() + TALK)
+    module = job / "app/custom/regression.py"
+    module.write_text(module.read_text() + TALK + custom)
     code = "from nvflare.cli import main; main()"
     places = {"examples/nvflare_job": str(job), "/tmp/nvflare_run": str(folder / "run")}  # noqa: S108
     setting, value, line = re.search(r"^(\w+)=(\w+) nvflare (simulator .*)$", PAGE, re.MULTILINE).groups()
@@ -90,7 +116,7 @@ def test_two_clients(tmp_path):
     The filter is listed for ``*``, which NVFlare takes for the name of a task. The executor sends events:
     those of its tasks do not arrive.
     """
-    status, log, folder = run(tmp_path, rounds=2, tasks=["*"], max_epsilon=400)
+    status, log, folder = run(tmp_path, rounds=2, tasks=["*"], owner={"max_epsilon": 400})
     assert status != 0, log
     assert "(2: the node refused: its privacy budget is spent)" in log
     assert set((tmp_path / "heard").read_text().split()) == {"test.before"}
@@ -103,3 +129,17 @@ def test_two_clients(tmp_path):
     truth = np.sin(np.arange(model.size))
     cosine = model @ truth / np.linalg.norm(model) / np.linalg.norm(truth)
     assert cosine > 0.3, cosine  # 5 standard deviations of chance are 0.16
+
+
+def test_two_clients_per_record(tmp_path):
+    """NVFlare itself says how many rounds share the budget."""
+    pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
+    owner = {"max_epsilon_per_record": 2.0, "delta": 1e-5}
+    asked = {"epsilon": 2.0, "delta": 1e-5, "unit": "record", "records": 4000}
+    status, log, folder = run(tmp_path, rounds=3, tasks=["train"], owner=owner, custom=RECORDS, asked=asked)
+    assert status == 0, log
+    assert "epsilon 2 so far at the client with the most reports" in log
+    for site in ("site-1", "site-2"):
+        state = folder / site / "sqsgd" / site
+        assert 1.99 < float(Ledger(state / "ledger").spent) <= 2.0
+        assert [entry.get("zero") for entry in lines(state / "answers.jsonl")] == [None] * 3

@@ -121,6 +121,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
         "reports    {all_reports:,} of {message_bytes} bytes, epsilon {epsilon:g} each\n"
         "admission  {admission}; {invitations_used:,} used, {missed:,} reports missed their round\n"
         "order      {order_note}\n"
+        "keys       {keys}\n"
         "central    {central_note}".format(**found, left=left)
     )
     if found["refusals"]:

@@ -39,7 +39,7 @@ def train(
         from sqsgd.runs.train import begin
 
         run = begin(values, experiment_file(config) if config else None, out, resume=resume)
-        for line in () if resume else run.notes:
+        for line in () if resume else [*run.notes, *_without_effect(values, run.config)]:
             typer.echo(line, err=True)
         try:
             with options.stopping_between_rounds() as signals:
@@ -65,6 +65,17 @@ def train(
     )
     parts = f"time           {seconds():.0f} s, {summary['seconds']:.0f} s of them for rounds: {shares}"
     print_result(as_json, whole, parts, f"page           {page}")
+
+
+def _without_effect(values: dict[str, Any], config: RunConfig) -> Iterator[str]:
+    """A sentence about each option that was typed for another unit of privacy."""
+    names: tuple[str, ...]
+    if config.per_record:
+        names, why = ("batch",), "each client draws its records itself: set sampling, their share"
+    else:
+        names = ("delta", "sampling", "batching", "normalise")
+        why = "it is for a guarantee per record, with scheme = 'sqsgd-record'"
+    yield from (f"{name} is ignored: {why}" for name in names if name in values)
 
 
 def typed_values(context: typer.Context, option: list[str] | None) -> dict[str, Any]:

@@ -49,15 +49,15 @@ class Scheme:
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
     keeps_state: bool = False
-    """The client keeps something for its next report: the coordinates that it did not send (Algorithm 2), or
-    what ``momentum`` or ``average`` says."""
+    """Whether the client keeps state between reports, namely coordinates that have not been sent yet
+    (Algorithm 2), or the values described for ``momentum`` or ``average``."""
     first_bound: float = 1.0
-    """U_0, the bound of the first round, where none is given."""
+    """The default bound for the first round (U_0)."""
     momentum: float = 0.0
-    """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+    """If not zero, the residual accumulates the velocity of the gradients (momentum correction)."""
     average: float = 0.0
-    """A report is about a running average, which starts at zero: this share of the last average, and the rest
-    of the new gradient."""
+    """If not zero, reports encode a running average of the gradients, where this is the weight of the
+    previous average. The initial value is zero."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -116,7 +116,7 @@ class Scheme:
 
     @cached_property
     def nmse(self) -> float:
-        """Predicted E|x̂ - x|² / |x|² of a report of a vector, or sent block, as long as the bound."""
+        """The predicted error E|x̂ - x|² / |x|² of a report for vectors or blocks with |x| = bound."""
         return self.nmse_at(1.0)
 
     def nmse_at(self, share: float) -> float:
@@ -205,19 +205,19 @@ class Scheme:
         return self.privacy.notion == "record"
 
     def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
-        """Return an empty sum of records for this task. It takes the coordinates that ``block`` gives."""
+        """Create an empty sum of records for this task, using the coordinates returned by ``block``."""
         self._check(task)
-        block = None if self.block(task) is None else (task.round, task.seed)
-        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, block=block)
+        seeds = None if self.block(task) is None else (task.round, task.seed)
+        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, seeds=seeds)
 
     def block(self, task: Task) -> Indices | None:
-        """Return the coordinates of a record's vector that a sum of records is about; None: all of them."""
+        """Return the coordinates of the vector that a report is about, if the task decides; None: all."""
         return self.transforms[0].coordinates(task, self.dim) if self.transforms else None
 
     def _randomize_records(self, x: RecordSum, task: Task, rng: Rng) -> Columns:
         if not self.sums_records:
             raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
-        if x.block != self.record_sum(task).block:
+        if x.seeds != self.record_sum(task).seeds:
             raise ValueError("x is a sum over other coordinates: create it with scheme.record_sum(task)")
         return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
@@ -240,7 +240,8 @@ class Scheme:
 
         def encode(part: slice, asked: Tasks, own: Rng) -> codec.Bytes:
             columns = self._randomize_many(rows[part], asked, own)
-            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(asked))
+            layout, scheme = self.mechanism.layout, self.fingerprint
+            return codec.seal_many(layout, columns, scheme=scheme, bindings=asked.bindings)
 
         work = ((part, asked, rng.child()) for part, asked in parts_of(tasks))
         parts = list(in_order(encode, work, workers))
@@ -283,11 +284,8 @@ class Scheme:
     def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
         """The columns of many messages, one row each. Raises MalformedReport for the first invalid one."""
         self._check(tasks.task)
-        return codec.unseal_many(messages, self.mechanism.layout, **self._envelopes(tasks))
-
-    def _envelopes(self, tasks: Tasks) -> dict[str, Any]:
-        front, back = tasks.binding
-        return {"scheme": self.fingerprint, "bindings": codec.Bindings(front, tasks.clients, back)}
+        layout, scheme = self.mechanism.layout, self.fingerprint
+        return codec.unseal_many(messages, layout, scheme=scheme, bindings=tasks.bindings)
 
     def body(self, message: bytes) -> bytes:
         """Return the packed columns of a message, without the envelope."""
@@ -297,7 +295,7 @@ class Scheme:
         """Return the coordinates of the vector that a report covers."""
         if self.mechanism.traits.chooses:
             return self.mechanism.coordinates(columns)
-        kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+        kept = self.block(task)
         return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:

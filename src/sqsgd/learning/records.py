@@ -240,6 +240,13 @@ def check_records(model: nn.Module, objective: Objective, some: Batch) -> None:
         )
 
 
+def tensors(model: nn.Module, inputs: Any, labels: Any) -> Batch:
+    """Lists and arrays as tensors, and numbers of the model's own type: NumPy's are float64."""
+    inputs, labels = torch.as_tensor(inputs), torch.as_tensor(labels)
+    kind = next(model.parameters()).dtype
+    return inputs.to(kind) if inputs.is_floating_point() else inputs, labels
+
+
 def taken(inputs: Any, labels: Any, places: Indices) -> Batch:
     """Rows of arrays or tensors."""
     return torch.as_tensor(inputs[places]), torch.as_tensor(labels[places])

@@ -225,7 +225,12 @@ def square_for(rho: Fraction) -> int:
     """Return the least σ² with L² / 2σ² <= ρ."""
     if rho > MOST_RHO:
         raise ValueError(f"rho = {float(rho):g} must be at most {MOST_RHO}")
-    return -(-(REACH**2) * rho.denominator // (2 * rho.numerator))
+    square = -(-(REACH**2) * rho.denominator // (2 * rho.numerator))
+    if square > MOST_SQUARE:
+        raise ValueError(
+            f"rho = {float(rho):g} of a report is too small: ask for fewer reports, or more epsilon"
+        )
+    return square
 
 
 def grid_error(size: int, levels: int) -> float:

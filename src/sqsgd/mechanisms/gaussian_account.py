@@ -19,9 +19,12 @@ from sqsgd.core import Privacy
 MOST_RHO = 512
 """With it σ² is 2^34 in units of the grid: above it the profile of the continuous Gaussian is not claimed."""
 LEAST_EPSILON, MOST_EPSILON = 0.001, 1e5
+LEAST_DELTA = 1e-12
+"""Of sampled reports: dp-accounting's floats and cut tails are not precise enough for a smaller δ."""
 _LATTICE = 1 + Fraction(1, 2**30)
-_FINE = 256
-"""dp-accounting's grid of privacy losses has this many steps in about a deviation of their sum."""
+_FINE, _MOST_STEPS = 256, 1 << 16
+"""dp-accounting's grid of privacy losses has the former number of steps in about a deviation of their sum, or
+more, so that a report has at most the latter number. A wider grid only raises ε."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ def epsilon_of(uses: Iterable[Uses], delta: float) -> float:
     checks.real("delta", delta, 1e-300, 0.5)
     every, counts = Fraction(), dict[tuple[Fraction, float], int]()
     for each in uses:
-        if each.rate == 1:
+        if each.rate == 1 or delta < LEAST_DELTA:
             every += each.rho * each.count
         elif each.count:
             key = (each.rho, each.rate)
@@ -140,8 +143,13 @@ def _sampled_epsilon(
     every: Fraction, counts: tuple[tuple[tuple[Fraction, float], int], ...], delta: float
 ) -> float:
     terms = [(float(rho), rate, count) for (rho, rate), count in counts]
-    total = 2 * float(every) + sum(count * rate**2 * math.expm1(2 * rho) for rho, rate, count in terms)
+    squares = (count * rate**2 * math.expm1(min(2 * rho, 500)) for rho, rate, count in terms)
+    total = 2 * float(every) + sum(squares)
+    # dp-accounting looks at ten deviations of one report; 500, so that floats hold the exponential
+    ends = [(rate, min(rho + 10 * math.sqrt(2 * rho), 500)) for rho, rate, _ in terms]
+    largest = max(math.log1p(rate * math.expm1(loss)) for rate, loss in ends)
     width = 2.0 ** math.floor(math.log2(min(1.0, math.sqrt(total)) / _FINE))
+    width = max(width, 2.0 ** math.ceil(math.log2(largest / _MOST_STEPS)))
     parts = [_losses(rho, rate, count, width) for (rho, rate), count in counts]
     if every:
         parts.append(_losses(every, 1.0, 1, width))
@@ -182,6 +190,10 @@ def rho_for(epsilon: float, delta: float, count: int, rate: float = 1.0) -> Frac
     if rate == 1:
         return min(most_rho(epsilon, delta) / count, Fraction(MOST_RHO))
     whole = float(most_rho(min(epsilon, 4.0 * MOST_RHO), delta))
+    if delta < LEAST_DELTA:
+        raise ValueError(
+            f"delta = {delta!r} must be at least {LEAST_DELTA} for sampled batches: use batching = 'disjoint'"
+        )
     # the central limit: μ² = T q² (e^{2ρ} - 1); the search needs a few steps around it
     guess = math.log1p(2 * whole / (count * rate**2)) / 2
     low, high = guess / 4, min(4 * guess, float(MOST_RHO))

@@ -165,12 +165,13 @@ def piecewise(
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Sends a sample of coordinates, each with a share of ε through the piecewise mechanism.
+    """Sends a sample of coordinates using the piecewise mechanism with an equal share of ε.
 
-    k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
+    The k coordinates are sampled using the public seed. Each of them is privatised by the piecewise mechanism
+    on a grid of ``levels`` points using a budget of ε / k.
 
-    ``coordinates`` (k) and ``levels`` are by default those of the least predicted error: k is about ε / 5.
-    Algorithm 4 of the paper is ``coordinates`` = ⌊ε / 2.5⌋ (from 1 to dim) and ``reach`` = √dim.
+    By default, ``coordinates`` (k) and ``levels`` minimise the predicted error, where k is about ε / 5. For
+    Algorithm 4 of the paper, set ``coordinates`` = ⌊ε / 2.5⌋ (between 1 and dim) and ``reach`` = √dim.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates(
@@ -180,12 +181,14 @@ def piecewise(
 
 @wraps(piecewise, assigned=())  # the same options
 def ldp_fed(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
-    """Sends a sample of coordinates, each rounded to a level and moved at random to another one.
+    """Sends a sample of coordinates using the exponential mechanism on rounded levels.
 
-    k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
+    Each of the k rotated coordinates is rounded to one of the levels 0..L and then perturbed using a budget
+    of ε / k, where P(y | v) ∝ e^{-α|v - y|/2}.
 
-    Options as in ``piecewise``. α is 2 ε / (k L), twice what the paper's bound allows. The paper's condensed
-    α is not LDP and left out. The bias of its averaged codes towards the centre is corrected.
+    The options are the same as for ``piecewise``. We use α = 2 ε / (k L), which is twice the value given by
+    the bound in the paper, and correct the bias of the averaged codes towards the centre. The condensed α
+    from the paper is not supported because it does not satisfy LDP.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates("ldp-fed", OrdinalChannel, _ORDINAL_LEVELS, budget, **options)
@@ -199,12 +202,14 @@ def ldp_fl(
     coordinates: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Sends one randomised bit for each coordinate of a sample.
+    """Sends a randomised bit for each coordinate of a sample.
 
-    One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
+    Each of the k rotated coordinates is encoded as one unbiased bit ± r M, where M = (e^{ε/k} + 1) / (e^{ε/k}
+    - 1).
 
-    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2; r = ``reach``
-    C / √D is public, unlike the paper's. The paper states ε for every single weight.
+    By default, ``coordinates`` (k) minimises the predicted error, which is achieved for about ε / 2.2. In
+    contrast to the paper, the range r = ``reach`` C / √D is public. Note that the value of ε in the paper
+    refers to a single weight.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
@@ -323,18 +328,14 @@ def clamped(sizes: Estimate, channel: Channel, reach: float) -> tuple[Estimate, 
     return kept, reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
 
 
-def plan_error(
-    dim: int, picks: int, epsilon: float, channel: Channel, reach: float, top: int | None
-) -> tuple[float, int]:
+def plan_error(dim: int, picks: int, epsilon: float, channel: Channel, reach: float) -> tuple[float, int]:
     """The squared error of different picks minus the norm of none, and the best top set chosen with ε."""
-    _, counts, sizes = rank_groups(dim, top or 1)
+    _, counts, sizes = rank_groups(dim, 1)
     kept, noise = clamped(sizes, channel, reach)
     loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
     if dim == 1:
         return float(loss[0]), 0
     tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
-    if top is not None:
-        tops, inside = tops[tops == top], inside[tops == top]
     chance = 1 / (tops + (dim - tops) * math.exp(-epsilon))
     sent, others = (1 - (1 - share) ** picks for share in (chance, chance * math.exp(-epsilon)))
     errors = sent * inside + others * (loss.sum() - inside)
@@ -363,36 +364,30 @@ def fedsel(
     bytes: int | None = None,
     *,
     picks: int | None = None,
-    top: int | None = None,
     levels: int | None = None,
-    select_share: float | None = None,
     reach: float | None = None,
 ) -> Scheme:
-    """Sends a few large coordinates: picks each privately, then sends its value privately.
+    """Sends a small number of large coordinates, which are selected and reported privately.
 
-    b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
+    For each of b = ``picks`` coordinates, a budget of ε / b is divided into ε1 for selecting the coordinate
+    by perturbed sampling and ε2 for reporting its value.
 
-    ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2), and
-    ``levels`` is the grid of the values. The defaults have the least predicted error (the paper sends one
-    pick), and ``reach`` is √(2 ln dim). The client keeps the rest.
+    By default, ``picks`` (one in the paper), the number of ``levels`` for the values, the size of the
+    preferred set and the ratio of ε1 and ε2 minimise the predicted error, and ``reach`` is √(2 ln dim). The
+    client keeps the remaining coordinates.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    if top is not None:
-        top = checks.integer("top", top, 1, dim - 1)
-    if select_share is not None:
-        select_share = checks.real("select_share", select_share, 0.001, 0.999)
     reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)
     picks = None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS)
-    parts = _PARTS if select_share is None else (select_share,)
     alphabets = _PICK_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
     plans = []
     for alphabet in alphabets:
         for count in pick_counts(dim, epsilon, bits, alphabet, picks):
             share = equal_share(epsilon, count)
-            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for choosing its coordinate
+            for part in _PARTS if dim > 1 else (0.0,):  # of a pick's ε, for choosing its coordinate
                 choice = part * share
                 channel = PiecewiseGrid(alphabet, take_away(share, choice))
-                error, best_top = plan_error(dim, count, choice, channel, reach, top)
+                error, best_top = plan_error(dim, count, choice, channel, reach)
                 plans.append((error, count, choice, best_top, channel))
     if not plans:
         least = _pick_bits(dim, picks or 1, min(alphabets))

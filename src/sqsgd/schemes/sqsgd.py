@@ -110,13 +110,18 @@ def sqsgd(
     rotation: Rotation = "client",
     average: float = 0.0,
 ) -> Scheme:
-    """Sends a few places and signs of a rotated block. The client keeps the rest for its next reports.
+    """Sends the positions and signs of some coordinates of a rotated block, using a residual on the client.
 
-    ``code`` is signs, levels or sparse match codes. The default is the code with the least predicted error.
-    ``rotation`` is ``client``, or ``round`` for one rotation (and one block) of all clients of a round. With
-    ``average`` = 0.9, each report is instead about the whole vector, as a running average of the client's
-    last ten gradients (worker momentum, Karimireddy et al. 2021). This averages the noise of batches, and
-    nothing is outdated.
+    The parameter ``code`` can be signs, levels or sparse match codes. By default, the code with the smallest
+    predicted error is used. With ``rotation="round"``, the rotation and the block are shared by all clients
+    in a round, while ``"client"`` uses different ones for each client.
+
+    All parameters of the code are optimised by default. You can set the number of ``levels`` and their range
+    (``reach``), the number of ``coordinates`` in a report, and the budget for the norm (``norm_epsilon``).
+
+    If ``average`` is set to 0.9, the reports are based on the entire vector instead of a block, and encode a
+    running average of approximately the last ten gradients (worker momentum, Karimireddy et al. 2021). This
+    reduces the variance due to sampling batches without using outdated gradients.
     """
     average = checks.real("average", average, 0.0, 0.999)
     if average:
@@ -141,10 +146,10 @@ def sqsgd(
 def sqsgd_stateless(
     dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
 ) -> Scheme:
-    """As sqsgd, about the whole vector, for clients that keep nothing between reports.
+    """Sends the same codes as sqsgd for the entire vector, without keeping any state on the client.
 
-    Options as in ``sqsgd``, without ``average``. Sparse codes choose among all coordinates; signs and levels
-    are of a sample.
+    All options of ``sqsgd`` except ``average`` are supported. Sparse codes select from all coordinates, while
+    signs and levels are based on a random sample.
     """
     if average := options.pop("average", 0.0):
         raise ValueError(f"average = {average!r}: clients of sqsgd-stateless keep nothing; use sqsgd")
@@ -279,10 +284,7 @@ class Request:
                 best, best_cost = choice, cost
         if best is None:
             raise too_few_bytes(self.bits, "a sparse code", SignedSubset(1, sizes[-1]).bits)
-        law = SparseLaw(
-            size=best.size, near=best.near, count=best.count, threshold=best.threshold, epsilon=left
-        )
-        return SparseMatches(law=law, norm=norm)
+        return SparseMatches(law=best.law, norm=norm)
 
 
 def visits(whole: int, size: int) -> float:
@@ -361,12 +363,9 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseChoice:
-    """s, t and τ for codes of N coordinates; ``energy`` is E|v / m|² = t / m², with a known norm."""
+    """A law for codes of N coordinates; ``energy`` is E|v / m|² = t / m², with a known norm."""
 
-    size: int
-    near: int
-    count: int
-    threshold: int
+    law: SparseLaw
     energy: float
 
     @property
@@ -404,8 +403,9 @@ def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
         counts.add(min(most, count))
         count = max(count + 1, int(1.12 * count))
     best = min((_best_near(size, count, epsilon) for count in sorted(counts)), key=lambda each: each.loss)
-    wide, step = best.count // 10, max(1, best.count // 80)  # the error has several minima, a few t apart
-    beside = range(best.count - wide, min(best.count + wide, most) + 1, step)
+    count = best.law.count
+    wide, step = count // 10, max(1, count // 80)  # the error has several minima, a few t apart
+    beside = range(count - wide, min(count + wide, most) + 1, step)
     found = (_best_near(size, count, epsilon) for count in beside)
     return min(found, key=lambda each: each.loss, default=best)
 
@@ -423,7 +423,8 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
     best = min((choice(count * 4.0**power) for power in range(-1, 9)), key=lambda each: each.loss)
     factor = 2.0
     while factor > 1.01:
-        found = min((choice(best.near * factor), choice(best.near / factor)), key=lambda each: each.loss)
+        near = best.law.near
+        found = min((choice(near * factor), choice(near / factor)), key=lambda each: each.loss)
         if found.loss < best.loss:
             best = found
         else:
@@ -455,5 +456,5 @@ def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
         if high > _NEAR:
             break
     scale = math.exp(best) * largest_sum(size, near) / near
-    energy = count / scale**2 if scale > 0 else math.inf
-    return SparseChoice(size=size, near=near, count=count, threshold=threshold, energy=energy)
+    law = SparseLaw(size=size, near=near, count=count, threshold=threshold, epsilon=epsilon)
+    return SparseChoice(law=law, energy=count / scale**2 if scale > 0 else math.inf)

@@ -172,11 +172,8 @@ class GatewayKey(NamedTuple):
         """The public part after its length, as in ``application/ohttp-keys``."""
         suites = b"".join(_KDF.to_bytes(2) + aead.to_bytes(2) for aead in _AEADS)
         head = bytes([self.number]) + _KEM.to_bytes(2) + self.made().public_key().public_bytes_raw()
-        return _entry(head + len(suites).to_bytes(2) + suites)
-
-
-def _entry(content: bytes) -> bytes:
-    return len(content).to_bytes(2) + content
+        content = head + len(suites).to_bytes(2) + suites
+        return len(content).to_bytes(2) + content
 
 
 # ---------------------------------------------------------------- the study signs the gateway's keys
@@ -208,10 +205,15 @@ def check_keys(signed: bytes, signer: Ed25519PublicKey, now: float) -> bytes:
         advice = "tell the study's owner, and try again from another network"
         reason = f"the study did not sign them: whoever gave them could read reports; {advice}"
         raise Malformed(reason) from None
-    if now >= (until := int.from_bytes(content[-_TIME:])):
-        end = datetime.fromtimestamp(until, UTC).isoformat(" ", "minutes")
+    if now >= valid_until(signed):
+        end = datetime.fromtimestamp(valid_until(signed), UTC).isoformat(" ", "minutes")
         raise Malformed(f"they expired at {end}: set this device's clock, or tell the study's owner")
     return content[: -len(_SIGNED) - _TIME]
+
+
+def valid_until(signed: bytes) -> int:
+    """Return the Unix time until which signed configurations are valid."""
+    return int.from_bytes(signed[:-_SIGNATURE][-_TIME:])
 
 
 class Gateway:

@@ -25,16 +25,11 @@ from sqsgd.core import Scheme
 from sqsgd.core.task import Task
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
-from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
+from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, check_begun, draw
+from sqsgd.federation.node import server
 from sqsgd.federation.node.policy import LEDGER, SPENT
 from sqsgd.federation.node.request import EVALUATION
-from sqsgd.federation.node.server import (
-    Evaluation,
-    FederationSettings,
-    NoAnswers,
-    make_request,
-    nothing_trained,
-)
+from sqsgd.federation.node.server import Evaluation, FederationSettings, NoAnswers
 from sqsgd.federation.node.structure import untrained
 from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.planner import outlook
@@ -56,32 +51,32 @@ _FIXED = {"arrayrecord_key": wire.MODEL, "configrecord_key": wire.CONFIG}
 
 
 class SqsgdStrategy(Strategy):
-    """Averages private reports. Replaces ``FedAvg``; nodes need ``SqsgdMod``.
+    """A strategy for averaging private reports, which replaces ``FedAvg`` and requires ``SqsgdMod``.
 
     Args:
-      settings: what nodes are asked for and how the server steps; or its fields as keywords, such as
-        ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``; with ``unit = "record"`` also
-        ``delta`` and ``records``.
-      clients_per_round: nodes asked in a round; 0: ``fraction_train`` of the connected ones.
-      once: no node is asked in two rounds of a pass, and requests name secret slots, not nodes.
-      reports: passes through all nodes, each in another secret order; more than 1 implies ``once``.
-      fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Its other options are accepted,
-        and the log names those that have no effect here.
-      min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
-      wait_timeout: seconds to wait for enough connected nodes.
-      evaluate_every: rounds between calls of ``evaluate_fn``.
-      stop_at_epsilon: end before a round after which a node would have spent more; 0: never. Per record it
-        is the epsilon at ``delta``.
-      evaluation_epsilon: ask nodes once, after the last round, how many of their test records the model gets
-        right, with noise for this epsilon per record; 0: no. Nodes whose owner allows none refuse.
-      evaluation_records: the public number of a node's test records by which its answer is divided.
-      out: absolute path of a folder for metrics, checkpoints, model and summary; None: on a server of
-        ``sqsgd deploy``, the folder of its run, and otherwise none.
-      resume: continue from the checkpoint in ``out``, if there is one.
+      settings: the settings for the reports and the model update. Its fields can also be given as keyword
+        arguments, for example ``epsilon`` (required), ``bytes``, ``scheme``, ``lr`` and ``sends``, and
+        ``delta`` and ``records`` for ``unit = "record"``.
+      clients_per_round: the number of nodes per round. By default, it is determined by ``fraction_train``.
+      once: whether nodes participate at most once per pass, using secret slots instead of node numbers.
+      reports: the number of passes with independent secret orders. Values above 1 imply ``once``.
+      fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Other options of ``FedAvg`` are
+        accepted, and a message is logged if they do not have any effect.
+      min_answers: the number of answers required for updating the model, by default half of the nodes.
+      wait_timeout: the maximum time for waiting until enough nodes are connected, in seconds.
+      evaluate_every: the number of rounds between calls of ``evaluate_fn``.
+      stop_at_epsilon: end the training before a node exceeds this total (at ``delta`` for privacy per
+        record). It is disabled by default.
+      evaluation_epsilon: the privacy budget per record for a single evaluation on the nodes after the last
+        round. It must be allowed by the owners and is disabled by default.
+      evaluation_records: the public number of test records per node, by which the answers are divided.
+      out: the absolute path of a folder for metrics, checkpoints, the model and the summary. The default is
+        the folder of the run on a server of ``sqsgd deploy``, and None otherwise.
+      resume: whether to continue from the checkpoint in ``out``, if it exists.
 
     Raises:
-      ValueError: an option, or a combination of options, is invalid.
-      TypeError: an option is unknown.
+      ValueError: if an option or a combination of options is invalid.
+      TypeError: if an option is unknown.
     """
 
     def __init__(
@@ -135,9 +130,7 @@ class SqsgdStrategy(Strategy):
         if once and not clients_per_round:
             raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
         if 0 < clients_per_round < min_answers:
-            raise ValueError(
-                f"min-answers = {min_answers} is more than clients-per-round = {clients_per_round}"
-            )
+            raise ValueError(f"{min_answers = } is more than {clients_per_round = }")
         self.folder = None if out is None else RunFolder(Path(out))
         self.name, self.rounds = "", 0
         self.stepped = self.empty = 0  # rounds that moved the model, and the last ones in a row that did not
@@ -161,21 +154,17 @@ class SqsgdStrategy(Strategy):
             raise ValueError(f"stop_at_epsilon = {self.stop_at_epsilon:g}: one round costs {least:.4g}")
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
-        if self.folder is None:
-            pass
-        elif not self.folder.begun:
+        if self.folder is not None and not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
             self.folder.begin(self.state, self._about(), self._config(expected))
-        elif self.resume:
+        elif self.folder is not None:
+            if not self.resume:
+                held = f"out = {str(self.folder.path)!r} holds a training"
+                raise ValueError(f"{held}: set resume = true to resume it, or choose another folder")
             self.state, known = self.folder.load()
             self._resume(known)
             self.folder.write_config(self._config(expected))
-        else:
-            raise ValueError(
-                f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
-                "or choose another folder"
-            )
         self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
@@ -219,21 +208,12 @@ class SqsgdStrategy(Strategy):
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's settings. Raises ValueError if the options differ from then."""
         begun, now = Settings(**known["settings"]), self.settings
-        for key, before, after in (
-            ("fingerprint", known["fingerprint"], self.scheme.fingerprint),
-            ("optimizer", begun.optimizer, now.optimizer),
-            ("once", known["once"], self.once),
-        ):
-            if before != after:
-                raise ValueError(
-                    f"this training was begun with {key} = {before!r}, not {after!r}: restore scheme, "
-                    "epsilon, bytes, model, optimizer and once, or start another with another out"
-                )
-        if begun.decay == "linear" and self.rounds not in (0, begun.rounds):
-            raise ValueError(
-                f"this training was begun for {begun.rounds} rounds, over which its rate falls: restore "
-                f"num_rounds = {begun.rounds}, or start another with another out"
-            )
+        of = "fingerprint (of scheme, epsilon, bytes and model)"
+        check_begun(of, known["fingerprint"], self.scheme.fingerprint)
+        check_begun("optimizer", begun.optimizer, now.optimizer)
+        check_begun("once", known["once"], self.once)
+        if begun.decay == "linear" and self.rounds:  # over which its rate falls
+            check_begun("num_rounds", begun.rounds, self.rounds)
         self.name = known["name"]
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
@@ -246,11 +226,11 @@ class SqsgdStrategy(Strategy):
         """One message to each node of the round: the request and the model."""
         if not self.name:
             self.prepare(grid, arrays, self.min_available_nodes)
-        numbers = self.cohort(grid)
+        numbers, slots = self.cohort(grid), {"by_slot": self.by_slot, "reports": self.reports}
         self.current = Round(state=self.state, started=time.perf_counter())
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
-            self._ask(self.current, self.scheme, node, task, self.name, config, self._slots)
+            self._ask(self.current, self.scheme, node, task, self.name, config, slots)
         return self.current.messages
 
     def _ask(
@@ -261,16 +241,14 @@ class SqsgdStrategy(Strategy):
             weights = round.state.weights
             round.model = wire.model_record(self.structure, weights), self.structure.digest(weights)
         model, digest = round.model
-        asked = make_request(scheme, self.settings, task, name, digest, **about)
+        asked = server.make_request(scheme, self.settings, task, name, digest, **about)
         request = ConfigRecord(asked.to_fields())
         content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
+        kind = MessageType.EVALUATE if asked.purpose == EVALUATION else MessageType.TRAIN
         # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
         # that the group's name enters.
-        secret, kind = secrets.token_hex(16), MessageType.TRAIN
-        if asked.purpose == EVALUATION:
-            kind = MessageType.EVALUATE
-        message = Message(content, dst_node_id=node, message_type=kind, group_id=secret)
-        round.asked(node, task, message)
+        secret = secrets.token_hex(16)
+        round.asked(node, task, Message(content, dst_node_id=node, message_type=kind, group_id=secret))
 
     def cohort(self, grid: Grid) -> Mapping[int, int]:
         """Return the round's nodes, each with its identity or its slot."""
@@ -285,10 +263,6 @@ class SqsgdStrategy(Strategy):
         nodes = wait_for_nodes(grid, least, self.wait_timeout)
         nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
         return {node: node for node in draw(nodes, self._size(len(nodes)), self.settings.seed, round)}
-
-    @property
-    def _slots(self) -> dict[str, Any]:
-        return {"by_slot": self.by_slot, "reports": self.reports if self.by_slot else 1}
 
     def _size(self, connected: int) -> int:
         """How many of the connected nodes a round asks."""
@@ -307,9 +281,8 @@ class SqsgdStrategy(Strategy):
             self.order.done()
             # Logs and files name slots, not nodes: which node had a slot is a secret.
             slots = {str(node): task.client for node, task in last.tasks.items()}
-            last.rejected = [
-                {"slot": slots[each["node"]], "reason": each["reason"]} for each in last.rejected
-            ]
+            known = last.rejected
+            last.rejected = [{"slot": slots[each["node"]], "reason": each["reason"]} for each in known]
         for entry in last.rejected:
             who, number = next(iter(entry.items()))
             _LOG.warning("sqsgd: rejected %s %s: %s", who, number, entry["reason"])
@@ -392,18 +365,15 @@ class SqsgdStrategy(Strategy):
         """Run all rounds of a training. ``evaluate_fn`` evaluates the model on the server's data.
 
         Raises:
-          NoAnswers: no round had enough answers, or ten in a row had not.
-          TooFewNodes: not enough nodes were connected within ``wait_timeout``.
-          ClearReplies: the nodes' apps do not use ``SqsgdMod``.
+          NoAnswers: if there were not enough answers in any round, or in ten consecutive rounds.
+          TooFewNodes: if not enough nodes were connected within ``wait_timeout``.
+          ClearReplies: if the apps on the nodes do not use ``SqsgdMod``.
         """
         self.rounds = checks.integer("num_rounds", num_rounds, 0, 2**31)
         if self.order is not None and self.reports > 1:
             self.order.length = self.rounds // self.reports
             if not self.rounds or self.rounds % self.reports:
-                raise ValueError(
-                    f"num_rounds = {num_rounds} cannot be cut into passes of one length, one for each of "
-                    f"reports = {self.reports}"
-                )
+                raise ValueError(f"num_rounds = {num_rounds} is no multiple of reports = {self.reports}")
         timeout = checks.real("timeout", timeout, 0.0, 1e9)
         result, lines = Result(), list[dict[str, Any]]()
         with contextlib.ExitStack() as stack:
@@ -420,22 +390,22 @@ class SqsgdStrategy(Strategy):
                 self._measured(0, evaluate_fn, result)
             while self.state.round < self.rounds:
                 if 0 < self.stop_at_epsilon < self._next_total:
-                    text = (
-                        "sqsgd: stopped after %s rounds: another would spend more than stop_at_epsilon = %g"
-                    )
-                    _LOG.info(text, self.state.round, self.stop_at_epsilon)
+                    text = "sqsgd: stopped: round %s would spend more than stop_at_epsilon = %g"
+                    _LOG.info(text, self.state.round + 1, self.stop_at_epsilon)
                     break
                 config = train_config or ConfigRecord()
                 lines.append(self._one_round(grid, timeout, config, evaluate_fn, result))
                 if self.empty >= MOST_EMPTY_ROUNDS:
                     last, reasons = self.current, Counter(each["reason"] for each in self.current.rejected)
                     most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
-                    raise NoAnswers(
-                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)} "
-                        f"of {len(last.tasks)} that were asked{most}: see the nodes' refusals.jsonl; their "
-                        "budgets may be spent"
+                    few = (
+                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)}"
                     )
-            if problem := nothing_trained(lines):  # before anything is written that would pass for a model
+                    few += f" of {len(last.tasks)} that were asked{most}"
+                    raise NoAnswers(f"{few}: see the nodes' refusals.jsonl; their budgets may be spent")
+            if problem := server.nothing_trained(
+                lines
+            ):  # before anything is written that would pass for a model
                 raise NoAnswers(problem)
             config = evaluate_config or ConfigRecord()
             if messages := self.configure_evaluate(self.state.round, result.arrays, config, grid):

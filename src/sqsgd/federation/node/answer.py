@@ -115,10 +115,8 @@ class FolderState:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise Refused(
-                f"{path} is damaged: {error}. Delete it to continue: this loses the residual of {name!r}; "
-                "rounds that are in the ledger are not answered again"
-            ) from None
+            lost = f"Delete it to continue: this loses the residual of {name!r}"
+            raise Refused(f"{path} is damaged: {error}. {lost}") from None
 
     def write(self, kept: Kept) -> None:
         """Keep it; it survives a crash on return."""
@@ -154,7 +152,9 @@ class FolderState:
         if self._policy is None:
             return
         ledger, most = self.open_ledger(self._policy), self._policy.max_epsilon
-        if request.reports > 1 and self.read(request.name) is None:
+        kept = self.read(request.name)
+        self._check_turn(ledger, scheme, request, kept)
+        if request.reports > 1 and kept is None:
             whole, before = Fraction(total(scheme.privacy.epsilon, request.reports)), ledger.spent
             cap = min(Fraction(most), before + ledger.left)
             if whole > cap - before:
@@ -162,6 +162,22 @@ class FolderState:
         if request.purpose == EVALUATION:
             self._check_evaluations(self._policy, ledger, scheme)
         ledger.spend_for(scheme, request.task, name=request.name, purpose=request.purpose, at_most=most)
+
+    @staticmethod
+    def _check_turn(ledger: Ledger, scheme: Scheme, request: Request, kept: Kept | None) -> None:
+        """Raise Refused if the ledger would not charge for records that may have been used in this turn.
+
+        A node that has forgotten a turn draws it by another key, and a server may change the length of turns.
+        """
+        turns, name = scheme.privacy.turns, request.name
+        turn = request.task.round // turns
+        if turns == 1 or (kept is not None and kept.request.task.round // turns == turn):
+            return
+        if any(each.task == name and each.turn == turn for each in ledger.entries):
+            raise Refused(
+                f"turn {turn} of {name!r} was paid for before, and this node does not know which records "
+                "were used in it: it begins with another turn"
+            )
 
     @staticmethod
     def _check_evaluations(policy: Policy, ledger: Ledger, scheme: Scheme) -> None:

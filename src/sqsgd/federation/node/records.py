@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ def sum_records(
     from sqsgd.learning import records
     from sqsgd.learning.objectives import Objective, find_objective, make_objective
 
-    asked = _asked(TRAINING, model, inputs, labels)
+    asked, (inputs, labels) = _asked(TRAINING, model, inputs, labels), records.tensors(model, inputs, labels)
     if not isinstance(loss, Objective):
         loss = find_objective(loss) if isinstance(loss, str) else make_objective("your loss", loss)
     records.check_records(model, loss, records.made_up(inputs, labels))
@@ -111,7 +112,10 @@ def count_correct(model: Any, inputs: Any, labels: Any) -> None:
     """
     from sqsgd.learning import records
 
-    asked = _asked(EVALUATION, model, inputs, labels)
+    asked, (inputs, labels) = (
+        _asked(EVALUATION, model, inputs, labels),
+        records.tensors(model, inputs, labels),
+    )
     total = asked.scheme.record_sum(asked.request.task)
     total.add(records.correct_predictions(model, records.taken(inputs, labels, np.arange(len(inputs)))))
     asked.total = total
@@ -123,10 +127,8 @@ def _asked(purpose: str, model: Any, inputs: Any, labels: Any) -> Asked:
 
     asked = _ASKED.get()
     if asked is None or asked.request.purpose != purpose:
-        raise ValueError(
-            f"no {purpose} per record is asked for: call this in the app's own function for it, and use "
-            "unit = 'record' at the server"
-        )
+        where = "call this in the app's own function for it, with unit = 'record' at the server"
+        raise ValueError(f"no {purpose} per record is asked for: {where}")
     if asked.total is not None:
         raise ValueError("a report is of one sum of records, and this app makes two")
     if len(inputs) != len(labels):
@@ -140,6 +142,11 @@ def _asked(purpose: str, model: Any, inputs: Any, labels: Any) -> Asked:
     privacy, count = asked.scheme.privacy, max(1, len(inputs))
     for warning in record_warnings(count, count * privacy.share, privacy.delta):
         asked.warn(warning)
+    if len(inputs) < (expected := math.floor(asked.scheme.mechanism.traits.records)):
+        asked.warn(
+            f"this node has {len(inputs):,} records, fewer than the batch of {expected:,} by which "
+            "the server divides sums: its part of a step is so much shorter"
+        )
     return asked
 
 
