@@ -14,12 +14,13 @@ import time
 import numpy as np
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.fuel.utils import fobs
 
 from sqsgd import Task, make_scheme
 from sqsgd.core.random import secure_rng
-from sqsgd.nvflare import shareables
+from sqsgd.federation.nvflare.client import REPORT
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -53,7 +54,7 @@ def main() -> None:
             task = Task(round=number, client=1, seed=options.seed, dim=options.dim, bound=bound)
             payload = scheme.encode(update, task, secure_rng())
             cosines.append(cosine(scheme.decode(payload, task), update))
-        size, negative = len(fobs.dumps(shareables.report(payload))), sum(each < 0 for each in cosines)
+        size, negative = len(fobs.dumps(Shareable({REPORT: payload}))), sum(each < 0 for each in cosines)
         spread = f"{min(cosines):.4f} to {max(cosines):.4f}, {negative} of {options.reports} negative"
         print(f"sqsgd  cosine {np.mean(cosines):.4f} ({spread})  {size} bytes, bound {bound:g}")
 

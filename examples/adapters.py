@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sqsgd.learning.datasets import LETTERS, coded
 from sqsgd.learning.files import data_folder
+from tools.shakespeare import LETTERS, coded
 
 WIDTH, HEADS, LAYERS, LENGTH = 96, 4, 2, 80
 PLAIN = str.maketrans("\u2018\u2019\u2014", "''-")

@@ -61,6 +61,7 @@ def test_the_notebook_runs():
 
 def test_an_adapter_of_a_transformer_is_all_that_is_trained(tmp_path, monkeypatch):
     monkeypatch.setenv("SQSGD_DATA", str(tmp_path))
+    monkeypatch.syspath_prepend(ROOT)  # the example takes its alphabet from tools
     (tmp_path / "public.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
     example = module("adapters")
     assert example.main(str(tmp_path / "public.txt"), steps=12) < 4  # guessing: 4.2

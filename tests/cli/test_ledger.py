@@ -9,7 +9,6 @@ from typed import typed
 from typer.testing import CliRunner
 
 from sqsgd.cli.ledger import app
-from sqsgd.privacy.ledger import LedgerDamaged
 
 
 def run(*arguments):
@@ -32,28 +31,6 @@ def test_show(tmp_path):
     assert [entry["line"] for entry in found["last"]] == list(range(6, 16))
     text = run("show", ledger.path).stdout
     assert all(words in text for words in ("Ann", "12.3 in 14 reports", "[red]faces", "the last 10"))
-
-
-def test_verify(tmp_path):
-    ledger = small_ledger(tmp_path)
-    done = run("verify", ledger.path)
-    assert (done.exit_code, done.stdout) == (0, f"good        {ledger.path}: 3 reports, 3.0 spent\n")
-    found = json.loads(run("verify", ledger.path, "--json").stdout)
-    assert (found["good"], found["problem"], found["spent"]) == (True, "", 3.0)
-    good = ledger.path.read_bytes()
-    ledger.path.write_bytes(good + b'{"line":')
-    done = run("verify", ledger.path)
-    assert done.exit_code == 0
-    assert "8 bytes of a line that was cut off before its report could leave; the next spend" in done.stdout
-    assert "8 bytes" in run("show", ledger.path).stdout
-    ledger.path.write_bytes(good.replace(b'"round":1', b'"round":7'))
-    done = run("verify", ledger.path)
-    assert done.exit_code == 1
-    assert " ".join(done.stdout.split()).startswith(f"NOT GOOD {ledger.path}: line 3 (byte ")
-    done = run("verify", ledger.path, "--json")
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["good"] is False
-    assert isinstance(run("show", ledger.path).exception, LedgerDamaged)
 
 
 @pytest.fixture
@@ -82,6 +59,7 @@ def test_names_that_are_not_a_ledger(command, ledger, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "tip gone", "binary", "empty"])
 def test_a_ledger_that_cannot_be_trusted_ends_with_1(ledger, damage):
+    assert json.loads(typed(["sqsgd", "ledger", "verify", ledger, "--json"]).out)["good"]
     if damage == "tip gone":
         ledger.with_name("ledger.tip").unlink()
     elif damage == "gone":

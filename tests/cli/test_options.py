@@ -4,19 +4,14 @@ import logging
 import re
 import signal
 import time
-from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from sqsgd.cli import app, options
 from sqsgd.cli.options import (
     Progress,
     columns,
-    given,
     scheme_options,
     stopping_between_rounds,
 )
@@ -41,25 +36,6 @@ def test_columns_are_ranges_or_categories():
             columns([wrong])
     with pytest.raises(ValueError, match="column age is given twice"):
         columns(["age=0:1", "age=0,1"])
-
-
-def test_what_was_typed_is_given_even_if_it_equals_the_default():
-    own, found = typer.Typer(), []
-
-    @own.command()
-    def command(
-        context: typer.Context,
-        lr: float = 0.0,
-        seed: int = 3,
-        bytes_: Annotated[int, typer.Option("--bytes")] = 9,
-        out: Path | None = None,
-        secure: bool = False,
-    ) -> None:
-        found.append((given(context), given(context, ("lr", "bytes"))))
-
-    typed = ["--lr", "0.0", "--bytes", "9", "--out", "x", "--no-secure"]
-    assert CliRunner().invoke(own, typed).exit_code == 0
-    assert found == [({"lr": 0.0, "bytes": 9, "out": "x", "secure": False}, {"lr": 0.0, "bytes": 9})]
 
 
 def test_every_setting_of_a_run_is_an_option_with_its_default():

@@ -1,6 +1,5 @@
 """Real devices and workers for tests: processes, threads, sockets on the loopback, reports of the scheme."""
 
-import base64
 import contextlib
 import http.client
 import json
@@ -28,6 +27,7 @@ from sqsgd.federation.collect.intake import answer, read_report, task_of
 from sqsgd.federation.collect.rounds import create_study
 from sqsgd.federation.collect.service import prepare
 from sqsgd.federation.collect.study import KEY, invitations, read_key
+from sqsgd.federation.collect.tokens import base64url
 
 
 def make(folder, url="", **values):
@@ -49,13 +49,13 @@ def token(folder, study):
     return text + _issuer(str(folder / tokens.KEY)).sign(text, scheme, hashes.SHA384())
 
 
-def base64url(content):
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
 def invited(folder, study, count):
     """Invitations of the operator."""
     return list(invitations(read_key(folder / KEY, study.key), study.id, count))
+
+
+def ones(weights):
+    return np.full(weights.size, 0.1, np.float32)
 
 
 def at_once(count, work):

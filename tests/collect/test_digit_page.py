@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from devices import ask, invited, served, wait_until
+from devices import ask, served, wait_until
 from javascript import client
 from test_relay import NGINX, RELAY, free_port, nginx
 
@@ -153,67 +153,12 @@ def test_a_drawn_round_is_shown_and_waited_for(browser, tmp_path, monkeypatch):
         wait_until(lambda: reports(url) == 1)
 
 
-def test_what_the_service_refuses_is_said_in_words(browser, tmp_path):
-    study = make(tmp_path / "invited", admission="invited")
-    (invitation,) = invited(tmp_path / "invited", study, 1)
-    with served(tmp_path / "invited") as url:
-        loaded(browser, url)
-        wait_for(browser, "status", "The service says")
-        said = text(browser, "status")
-        assert "no invitation was given. What to do: ask the operator for an invitation" in said
-        drawn(browser)
-        browser.run("void (document.getElementById('status').textContent = '')")
-        browser.click("#send")
-        wait_for(browser, "status", said)
-        assert "ε 0 of" in text(browser, "spent")
-        browser.errors.clear()  # a refused request is an error in the console
-        browser.open("about:blank")
-        loaded(browser, f"{url}#invitation={invitation}")
-        drawn(browser)
-        browser.click("#send")
-        wait_for(browser, "status", "Thank you")
-        assert browser.errors == []
-
-
 def replace_fetch(browser, path, code):
     """Answer requests for paths with this name in another way."""
     browser.run(
         "globalThis.usual = fetch; void (globalThis.fetch = (path, options) =>"
         f" path.includes('/{path}') ? ({code}) : usual(path, options))"
     )
-
-
-LOST = "Promise.reject(new TypeError('lost'))"
-
-
-@pytest.mark.parametrize(("arrives", "reload"), [(True, False), (False, True)])
-def test_a_report_whose_answer_was_lost_is_sent_again(browser, tmp_path, arrives, reload):
-    """Whether or not the service has the report: the same bytes are sent, and they count once."""
-    study = make(tmp_path / "study", admission="invited")
-    page = f"#invitation={invited(tmp_path / 'study', study, 1)[0]}"
-    with served(tmp_path / "study") as url:
-        browser.open("about:blank")
-        loaded(browser, url + page)
-        drawn(browser)
-        replace_fetch(browser, "report", f"usual(path, options).then(() => {LOST})" if arrives else LOST)
-        browser.click("#send")
-        wait_for(browser, "status", "cannot be reached")
-        first = text(browser, "bytes")
-        if reload:
-            browser.open("about:blank")
-            loaded(browser, url + page)
-            wait_for(browser, "status", "send it again")
-        else:
-            browser.run("void (globalThis.fetch = usual)")
-        browser.requests.clear()
-        browser.click("#send")
-        wait_for(browser, "status", "Thank you")
-        assert text(browser, "bytes") == first
-        assert paths(browser, url) - {"/round"} == {"/report"}
-        wait_for(browser, "progress", "1 reports so far")
-        drawn(browser, 3)
-        browser.click("#send")
-        wait_for(browser, "status", "Refused: this browser has made its one report")
 
 
 def test_the_report_is_of_what_was_drawn_at_the_click(browser, digits):
@@ -241,16 +186,6 @@ def test_what_epsilon_means_is_not_understated(browser, tmp_path):
             assert said in text(browser, "meaning")
 
 
-def test_the_page_does_not_work_inside_another(browser, digits):
-    """A page around this one could trick a person into clicking."""
-    loaded(browser, digits)
-    browser.run(
-        "void (() => { const frame = document.createElement('iframe');"
-        " frame.src = location.href; document.body.append(frame); })()"
-    )
-    wait_until(lambda: browser.run("1") == 1 and any("frame-ancestors" in each for each in browser.errors))
-
-
 @pytest.mark.parametrize("broken", ["undefined", "{open: () => { throw new DOMException(); }}"])
 def test_a_browser_without_storage_is_told_so(browser, digits, broken):
     script = f"Object.defineProperty(window, 'indexedDB', {{value: {broken}}})"
@@ -263,16 +198,6 @@ def test_a_browser_without_storage_is_told_so(browser, digits, broken):
         assert paths(browser, digits) <= {""}
     finally:
         browser.send("Page.removeScriptToEvaluateOnNewDocument", **added)
-
-
-def test_without_javascript_the_page_says_what_is_missing(browser, digits):
-    browser.connect(online=True)
-    browser.send("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        browser.open(digits)
-    finally:
-        browser.send("Emulation.setScriptExecutionDisabled", value=False)
-    assert "This page needs JavaScript." in browser.run("document.body.innerText")
 
 
 def test_the_example_of_the_client_reports(browser, digits):

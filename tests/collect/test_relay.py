@@ -9,9 +9,8 @@ import subprocess
 import threading
 import time
 
-import numpy as np
 import pytest
-from devices import Reporter, ask, invited, make, served, wait_until
+from devices import Reporter, ask, invited, make, ones, served, wait_until
 from snippets import blocks
 
 from sqsgd import Device
@@ -19,6 +18,7 @@ from sqsgd.federation.collect import oblivious
 from sqsgd.federation.collect.database import SqliteDatabase
 from sqsgd.federation.collect.rounds import full_status, opened
 from sqsgd.federation.collect.service import Service
+from sqsgd.federation.deploy.node import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx here: apt-get install nginx-light")
@@ -28,12 +28,6 @@ FRONT, RELAY = (
     for block in blocks("docs/collect.md")
     if block.value == name
 )
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -65,10 +59,6 @@ def nginx(folder, text, upstream, port):
 def listens(port):
     with socket.socket() as found:
         return found.connect_ex(("127.0.0.1", port)) == 0
-
-
-def ones(weights):
-    return np.full(weights.size, 0.1, np.float32)
 
 
 def due(device):
@@ -106,12 +96,7 @@ def recorder(*fields):
 def test_nothing_but_the_body_passes_the_relay(tmp_path):
     """Two devices that could hardly differ more are the same request, to the byte."""
     one = {"user-agent": "phone", "cookie": "id=1", "x-forwarded-for": "10.0.0.1", "accept-language": "de"}
-    two = {
-        "user-agent": "tablet",
-        "forwarded": "for=10.0.0.2",
-        "content-type": "text/plain",
-        "referer": "https://a",
-    }
+    two = {"user-agent": "tablet", "forwarded": "for=10.0.0.2", "content-type": "text/plain", "referer": "a"}
     with recorder() as (upstream, seen), nginx(tmp_path / "nginx", RELAY, upstream, free_port()) as url:
         for headers, query in ((one, "?user=1"), (two, "?user=2"), ({}, "")):
             assert ask(url, "POST", f"/digits{query}", b"body", headers) == (200, b"ok")

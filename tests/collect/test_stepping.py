@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,18 +11,16 @@ from safetensors.numpy import load_file
 from typed import typed
 
 from sqsgd.federation.collect.database import open_database
-from sqsgd.federation.collect.intake import ENDED, Issue, Probe, stage
+from sqsgd.federation.collect.intake import ENDED, Issue, stage
 from sqsgd.federation.collect.oblivious import Malformed, check_keys
 from sqsgd.federation.collect.rounds import (
     KEY_SECONDS,
-    check_study,
     create_study,
     end_study,
     full_status,
     gateway_keys,
     guarantee,
     opened,
-    progress,
     read_state,
     rotate_keys,
     rounds_done,
@@ -162,24 +159,6 @@ def test_several_reports_are_composed(asking_of):
     assert 0 < drawn["central_epsilon"] < once["central_epsilon"] < 4
 
 
-def test_progress_and_status(asking_of):
-    asking = asking_of(users=60, rounds=2)
-    asking.fill()
-    tick(asking.database, asking.study)
-    asking.fill(1, count=3)
-    asking(Probe(), Issue("a" * 32, "b"), refused=Counter({"token-spent": 1}))
-    known = progress(asking.database, asking.study)
-    assert (known["study"], known["round"], known["state"], known["reports"]) == (
-        asking.study.id,
-        1,
-        "open",
-        3,
-    )
-    found = full_status(asking.database, asking.study)
-    assert (found["all_reports"], found["expected"], found["invitations_used"]) == (33, 30, 1)
-    assert (found["refusals"], found["users"], found["order"]) == ({"token-spent": 1}, 30, "round")
-
-
 def test_drop_outs_are_counted(asking_of):
     """Expected minus received: about, while the study runs; exactly, when it has ended."""
     asking = asking_of(users=40, rounds=2, visits="drawn", round_seconds=100.0, fewest=1)
@@ -253,13 +232,6 @@ def test_the_operator_sees_that_nobody_replaces_the_keys(asking_of, url):
     assert full_status(asking.database, asking.study)["keys"] == "valid for 14 days"
 
 
-def test_another_study_and_another_version_are_refused(asking_of):
-    asking = asking_of()
-    check_study(asking.database, asking.study)
-    with pytest.raises(ValueError, match=r"holds study .* version"):
-        check_study(asking.database, dataclasses.replace(asking.study, rounds=2))
-
-
 @pytest.fixture
 def ended(asking_of):
     asking = asking_of(users=30)
@@ -280,9 +252,6 @@ def test_the_run_is_read_and_shown_like_any_other(ended, tmp_path):
     assert ("invitation" in summary["admission"], summary["missed"]) == (True, 0)
     weights = load_file(tmp_path / "run/model.safetensors")["weights"]
     assert weights.tobytes() == read_state(ended.database, 3).weights.tobytes()
-    done = typed(["sqsgd", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")])
-    assert done.code == 0, done.error
-    assert "data of the devices" in (tmp_path / "page.html").read_text()
 
 
 def test_the_run_is_written_once_and_again_after_a_crash(ended, tmp_path):

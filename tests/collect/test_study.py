@@ -65,7 +65,6 @@ def test_the_better_code_is_chosen():
     [
         ({"users": 0}, "users = 0"),
         ({"rounds": 70000}, "rounds = 70000"),
-        ({"epsilon": float("nan")}, "epsilon = nan"),
         ({"name": ""}, "name = ''"),
         ({"name": "a\nb"}, "name ="),
         ({"admission": "all"}, "admission = 'all'"),
@@ -75,12 +74,8 @@ def test_the_better_code_is_chosen():
         ({"scheme": "sqsgd-stateless", "options": {"code": "signs"}}, "reports that can be counted"),
         ({"scheme": "privunit-index", "options": {"rotation": "client"}}, "reports that can be counted"),
         ({"fewest": 1501}, "fewest = 1501"),
-        ({"decay": "cosine"}, "decay = 'cosine'"),
         ({"users": "many"}, "users = 'many' must be of type int"),
         ({"scheme": "fedsgd"}, "rotation"),
-        ({"scheme": "privunit"}, "rotation"),
-        ({"scheme": "sqsgd-paper"}, "rotation"),
-        ({"scheme": "sqsgt"}, "sqsgt"),
         ({"seed": 2**53}, "seed ="),
     ],
 )
@@ -135,7 +130,7 @@ def digits(folder, url=""):
     return create_study(folder, arrays, values, url, "digits")
 
 
-@pytest.mark.parametrize("broken", ["begin", "shutil.copytree", "Study.write"])
+@pytest.mark.parametrize("broken", ["_write_key", "shutil.copytree", "Study.write"])
 def test_a_failure_half_way_leaves_nothing_behind(tmp_path, url, monkeypatch, broken):
     """So that the command can be repeated, in the same folder and with the same database."""
 

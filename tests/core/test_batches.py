@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 from cases import CASES
+from refusing import refuse
 
 from sqsgd import Aggregate, MalformedReport, Rng, Task, make_scheme, secure_rng, seeded_rng
 from sqsgd.core import Scheme
@@ -198,19 +199,14 @@ def test_a_row_that_is_not_finite_is_named(name):
 def test_shapes_that_do_not_fit_are_refused():
     scheme = make_scheme("privunit-index", dim=64, epsilon=2.0)
     x, asked = vectors(scheme, 5), tasks(scheme, 5)
-    with pytest.raises(ValueError, match=r"must be floats of \(5, 64\)"):
-        scheme.encode_many(x[:4], asked, secure_rng())
-    with pytest.raises(ValueError, match="private generator"):
-        scheme.encode_many(x, asked, [secure_rng()] * 5)
-    with pytest.raises(ValueError, match="workers = 0"):
-        scheme.encode_many(x, asked, secure_rng(), workers=0)
-    messages = scheme.encode_many(x, asked, secure_rng())
-    with pytest.raises(ValueError, match="5 tasks, 4 messages"):
-        Aggregate(scheme).add_many(asked, messages[:4])
-    with pytest.raises(ValueError, match="weight = 0"):
-        Aggregate(scheme).add_many(asked, messages, np.array([1.0, 1.0, 0.0, 1.0, 1.0]))
-    with pytest.raises(MalformedReport, match="must be uint8 of shape"):
-        Aggregate(scheme).add_many(asked, messages[:, :-1])
+    rng, total, weights = secure_rng(), Aggregate(scheme), np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+    messages = scheme.encode_many(x, asked, rng)
+    refuse(r"must be floats of \(5, 64\)", lambda: scheme.encode_many(x[:4], asked, rng))
+    refuse("private generator", lambda: scheme.encode_many(x, asked, [rng] * 5))
+    refuse("workers = 0", lambda: scheme.encode_many(x, asked, rng, workers=0))
+    refuse("5 tasks, 4 messages", lambda: total.add_many(asked, messages[:4]))
+    refuse("weight = 0", lambda: total.add_many(asked, messages, weights))
+    refuse("must be uint8 of shape", lambda: total.add_many(asked, messages[:, :-1]))
     assert scheme.encode_many(x[:0], asked[:0], secure_rng()).shape == (0, scheme.bits // 8)
 
 

@@ -53,21 +53,6 @@ def test_a_report_belongs_to_no_client(name, options, sizes):
     assert scheme.privacy == own.privacy
 
 
-@pytest.mark.parametrize(("name", "options", "sizes"), SCHEMES)
-def test_the_mean_is_unbiased_over_rounds(name, options, sizes):
-    """Within five standard errors, along the mean vector, over 60 rounds."""
-    scheme = make_scheme(name, **sizes, **options)
-    x = np.zeros((50, scheme.dim), np.float32)
-    x[:, 3] = 1.0
-    found = []
-    for round in range(60):
-        tasks, total = scheme.tasks(round=round, clients=range(50), seed=7, bound=1.0), Aggregate(scheme)
-        total.add_many(tasks, scheme.encode_many(x, tasks, seeded_rng(round)))
-        found.append(total.mean()[3])
-    error = np.std(found) / len(found) ** 0.5
-    assert abs(np.mean(found) - 1) < max(0.02, 5 * error)
-
-
 def test_what_cannot_be_counted():
     for name, options in (("fedsgd", {}), ("sqsgd-stateless", {"code": "signs", "rotation": "round"})):
         sizes = {} if name == "fedsgd" else {"epsilon": 40.0, "bytes": 8}

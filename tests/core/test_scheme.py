@@ -11,7 +11,6 @@ import pytest
 from refusing import refuse
 
 from sqsgd import SCHEMES, Aggregate, MalformedReport, Task, make_scheme, seeded_rng
-from sqsgd.core import Privacy
 from sqsgd.core.transforms import Rotate
 
 
@@ -66,21 +65,6 @@ def test_many_reports_are_summed_as_exactly_as_few():
         if count in (1, 255, 256, 257, 20_000):  # reading the mean in between changes nothing
             assert total.count == count
             assert np.allclose(total.mean(), [0.1, -3.0], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("notion", "delta", "answers"),
-    [
-        ("local", 0.0, (True, True, True)),
-        ("local", 1e-9, (True, False, True)),
-        ("record", 1e-5, (True, False, True)),
-        ("central", 1e-5, (True, False, False)),
-        ("none", 0.0, (False, False, False)),
-    ],
-)
-def test_questions_about_a_guarantee(notion, delta, answers):
-    privacy = Privacy(epsilon=1.0, notion=notion, delta=delta)
-    assert (privacy.is_private, privacy.is_pure_local, privacy.protects_single_reports) == answers
 
 
 def test_the_command_starts_with_the_base_package_alone():

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import time
@@ -136,22 +135,6 @@ def test_what_is_wrong_with_its_own_files_is_said_before_it_starts(node, spoil, 
         check_ready(node, "127.0.0.1:1")
 
 
-def test_keys_that_only_an_app_reads_are_named_when_it_starts(node, monkeypatch, capsys):
-    pytest.importorskip("flwr", reason="needs pip install 'sqsgd[flower]'")
-    from sqsgd.federation.flower import guard
-
-    add(node, "budget=7")  # too far from any key to be refused
-    monkeypatch.setattr(guard, "run_supernode", lambda arguments: None)
-    for name in ("PATH", "FLWR_HOME", guard.LIST, *nodes.QUIET):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    before = os.umask(0o077)
-    try:
-        nodes.main([str(node), f"127.0.0.1:{free_port()}"])
-    finally:
-        os.umask(before)
-    assert f"{node}/node.conf: for your own app alone: budget\n" in capsys.readouterr().err
-
-
 def test_clocks_keys_and_certificates_are_checked_at_the_server(federation, monkeypatch):
     node, key = federation / "nodes/node-0", (federation / "authority/ca.key").read_bytes()
     with running_nginx(federation / "server") as (address, reload):
@@ -162,7 +145,7 @@ def test_clocks_keys_and_certificates_are_checked_at_the_server(federation, monk
                 check_ready(node, address)
         monkeypatch.undo()
         (node / "key.pub").write_bytes(certificates.make_node_pair("stranger").public)
-        with pytest.raises(ValueError, match="does not know this node's key, or its operator has revoked it"):
+        with pytest.raises(ValueError, match=r"does not know .*/key\.pub, or its operator has revoked it"):
             check_ready(node, address)
         monkeypatch.setattr(certificates, "_CLOCK_SKEW", timedelta(days=3))
         server = federation / "server/server.pem"

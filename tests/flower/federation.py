@@ -146,14 +146,8 @@ def nodes_of(tmp_path, app=None, ids=IDS, **config) -> Nodes:
 
 
 def strategy(**changes) -> SqsgdStrategy:
-    settings = {
-        "epsilon": 200.0,
-        "bytes": 32,
-        "lr": 0.4,
-        "seed": 1,
-        "min_available_nodes": 3,
-        "sends": "gradient",
-    }
+    settings = {"epsilon": 200.0, "bytes": 32, "lr": 0.4, "seed": 1, "sends": "gradient"}
+    settings["min_available_nodes"] = 3
     if changes.get("scheme", "sqsgd") == "sqsgd":
         settings["options"] = {"code": "signs"}
     return SqsgdStrategy(**{**settings, **changes})

@@ -7,18 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from federation import (
-    DIM,
-    answer,
-    deflated,
-    lines,
-    make_app,
-    message,
-    model,
-    node_context,
-    payload_of,
-    request,
-)
+from asking import DIM, lines, request
+from federation import answer, deflated, make_app, message, model, node_context, payload_of
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from sqsgd import Ledger, make_scheme

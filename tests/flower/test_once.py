@@ -87,8 +87,6 @@ def test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path):
 
 
 def test_without_writing_down_who_is_asked_some_would_be_asked_twice(tmp_path, monkeypatch):
-    """The test above would fail."""
-    nodes = killed_in_the_second_round(tmp_path)
     resume = NodeOrder.resume
 
     def forgetful(order, name, round):
@@ -96,17 +94,10 @@ def test_without_writing_down_who_is_asked_some_would_be_asked_twice(tmp_path, m
         order._asking, order._plan = (-1, {}), []
 
     monkeypatch.setattr(NodeOrder, "resume", forgetful)
-    nodes.absent = {asked(nodes)[4]}
-    strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=2)
-    nodes.absent = set()
-    strategy(**ONCE, out=tmp_path / "run", resume=True).start(nodes, model(), num_rounds=3)
-    rounds = {node: set() for node in IDS}
-    for sent in nodes.sent:
-        request = wire.read_request(sent.content[wire.REQUEST])
-        rounds[sent.metadata.dst_node_id].add(request.task.round)
-    assert max(map(len, rounds.values())) == 2
+    with pytest.raises(AssertionError):
+        test_a_server_that_died_in_a_round_asks_the_same_nodes_again(tmp_path)
     # The nodes themselves do not answer twice, even if the server forgets.
-    assert {Ledger(tmp_path / str(node) / "ledger").spent for node in IDS} <= {0, 8}
+    assert {Ledger(path).spent for path in tmp_path.glob("*/ledger")} == {8}
 
 
 def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
@@ -114,7 +105,7 @@ def test_the_size_of_rounds_cannot_be_changed_in_a_training(tmp_path):
     nodes = nodes_of(tmp_path, ids=IDS)
     strategy(**ONCE, out=tmp_path / "run").start(nodes, model(), num_rounds=1)
     changed = strategy(**{**ONCE, "clients_per_round": 2}, out=tmp_path / "run", resume=True)
-    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, .* not 2"):
+    with pytest.raises(ValueError, match=r"begun with clients-per-round = 4, not 2"):
         changed.start(nodes, model(), num_rounds=2)
     assert len(nodes.sent) == 4
 
@@ -162,11 +153,8 @@ def test_the_summary_and_the_log_state_the_central_guarantee(tmp_path, caplog):
     assert (summary["central_epsilon"], summary["central_note"]) == (known.epsilon, known.sentence)
     assert (summary["central_order"], known.epsilon < 0.35) == ("run", True)
     assert known.sentence in caplog.text
-    write_report([tmp_path / "run"], tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = write_report([tmp_path / "run"], tmp_path / "page.html").read_text()
     assert html.escape(known.sentence) in page
-    assert "It does not cover the times that this page shows" in page
-    assert "Each client sends at most one report" in page
 
 
 def test_with_nodes_that_are_away_only_the_order_within_rounds_counts(tmp_path):

@@ -58,7 +58,6 @@ def test_it_trains(tmp_path):
     [
         ({}, {}, "partition-id = None .* must be a whole number"),
         ({}, {"partition_id": True, "num_partitions": 3}, "partition-id = True .* must be a whole number"),
-        ({}, {"partition_id": 1.0, "num_partitions": 3}, "partition-id = 1.0 .* must be a whole number"),
         ({}, {"partition_id": -1, "num_partitions": 3}, "partition-id = -1 .* must be a whole number"),
         ({}, {"partition_id": 3, "num_partitions": 3}, "below"),
         ({"dataset": "fashion-mnist"}, PART, "the dataset cannot be loaded"),

@@ -110,23 +110,9 @@ def test_users_who_report_once_fill_the_same_slots(runs):
 
 def test_ten_silos_per_record_give_the_same_model(runs):
     same_model(runs / "local silos", runs / "flower silos")
-    (summary, lines), (expected, alone) = (
-        written(runs / f"{engine} silos") for engine in ("flower", "local")
-    )
+    (summary, lines), (expected, alone) = (written(runs / f"{name} silos") for name in ("flower", "local"))
     for key in ("accuracy", "notion", "delta", "epsilon_total", "epsilon_all_rounds", "bytes_up"):
         assert summary[key] == expected[key], key
     assert summary["epsilon_total"] == 30.0
     for key in ("loss", "epsilon", "epsilon_total"):
         assert [line[key] for line in lines] == [line[key] for line in alone]
-
-
-def test_without_flower_the_error_says_what_to_install(tmp_path, monkeypatch):
-    import importlib.util
-
-    from sqsgd.runs.train import prepare
-    from sqsgd.training.settings import RunConfig
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
-    with pytest.raises(ValueError, match=r"pip install 'sqsgd\[flower\]'"):
-        prepare(RunConfig(epsilon=400.0, engine="flower"), tmp_path)

@@ -16,7 +16,6 @@ from sqsgd.federation.flower.answers import TooFewNodes
 from sqsgd.federation.flower.strategy import MOST_EMPTY_ROUNDS
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.server import SHORT, NoAnswers
-from sqsgd.report.page import write_report
 from sqsgd.training.reading import read_run
 
 GOAL = np.mean([target(node) for node in IDS], axis=0)
@@ -35,7 +34,6 @@ def test_every_option_of_flowers_is_taken_as_it_stands(caplog):
 
 
 def test_settings_are_one_value_or_keywords():
-    assert SqsgdStrategy(FederationSettings(epsilon=4.0, lr=2.0)).asked_for.lr == 2.0
     assert SqsgdStrategy(epsilon=4.0, seed=1).asked_for == FederationSettings(epsilon=4.0, seed=1)
     whole = SqsgdStrategy(
         epsilon=4, lr=1, bound=np.float32(2), clip_norm=3, bytes=np.int64(32), seed=None
@@ -53,18 +51,14 @@ def test_settings_are_one_value_or_keywords():
     ("changes", "words"),
     [
         ({"scheme": "sqsdg"}, "did you mean"),
-        ({"epsilon": -1}, "epsilon"),
-        ({"bytes": 1.5}, "bytes = 1.5 must be a whole number"),
-        ({"lr": -1.0}, "lr = -1.0 must be"),
         ({"sends": "weights"}, "sends = 'weights' must be one of delta, gradient"),
         ({"decay": "slow"}, "decay = 'slow' must be one of auto, none, linear"),
-        ({"optimizer": "sgdm"}, "optimizer = 'sgdm' must be one of sgd, momentum, adam"),
         ({"resume": True}, "needs out"),
         ({"out": "relative"}, "absolute"),
         ({"min_answers": -1}, "min-answers"),
         ({"min_train_nodes": "2"}, "min_train_nodes = '2' must be a whole number"),
         ({"arrayrecord_key": "weights"}, "arrayrecord_key = 'weights' must be 'arrays'"),
-        ({"clients_per_round": 4, "min_answers": 5}, "is more than clients-per-round = 4"),
+        ({"clients_per_round": 4, "min_answers": 5}, "is more than clients_per_round = 4"),
         ({"once": True}, "once = true needs clients-per-round"),
         ({"min_avalable_nodes": 3}, "'min_avalable_nodes'; did you mean 'min_available_nodes'"),
     ],
@@ -285,9 +279,6 @@ def test_what_is_written_down(tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
     noted = lines(tmp_path / "5" / "answers.jsonl")
     assert [entry["payload_bytes"] for entry in noted] == [first["bytes_up"]] * 3
-    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
-    assert "1 run in 1 group, 1 finished" in page
-    assert "Each client sends at most one report" not in page
 
 
 # ---------------------------------------------------------------- trainings that fail

@@ -35,17 +35,6 @@ def test_vectors(x, match):
     assert rng.word() == seeded_rng(1).word()  # nothing was drawn
 
 
-def test_numbers_come_back_as_pythons_own():
-    for number in (checks.integer("n", np.uint8(7), 0, 9), checks.integer("n", 7, 0, 9)):
-        assert (type(number), number) == (int, 7)
-    for number in (np.float32(0.5), np.float64(0.5), 0.5):
-        assert [type(found) for found in (checks.real("r", number, 0, 1), checks.positive("p", number))] == [
-            float,
-            float,
-        ]
-    assert type(checks.real("r", np.int64(1), 0, 1)) is float
-
-
 WRONG = [True, np.True_, "1", None, 1j, [1], math.nan, -math.inf, 10**400]
 
 

@@ -15,8 +15,6 @@ from sqsgd._internal.kernels.sampling import (
     adjust,
     draw_codes,
     draw_vertices,
-    mark,
-    marked,
     round_and_scramble_bytes,
     round_and_scramble_pairs,
     round_randomly,
@@ -54,15 +52,6 @@ def test_ties_are_settled_by_the_spare_words():
     assert (codes == 0).all()
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at", [0, 15, 270, 299])
-def test_rounding_reports_what_is_not_finite(bad, at):
-    x = np.zeros(300, np.float32)
-    x[at] = bad
-    codes = np.empty(300, np.uint8)
-    assert not round_randomly(x, 1.0, 1.0, words(300, "u2"), words(16, "u4"), codes)
-
-
 @pytest.mark.parametrize("kind", ["u1", "u2"])
 @pytest.mark.parametrize("size", [1, 7, 256, 1001])
 @pytest.mark.parametrize("wanted", [-1, 0, 1])
@@ -94,34 +83,6 @@ def test_the_fused_kernels_equal_their_parts(kind, size, wanted):
     assert np.array_equal(found, [codes, out])
     x[-1] = np.nan
     assert fused(x, 1.5, 1.5, keep, bits, joined, found[0], found[1], wanted) == -1
-
-
-# ---------------------------------------------------------------- subsets
-
-
-def listed(marks, dim, which):
-    """With room for every bit, so that extra marks are noticed."""
-    chosen = np.full(64 * marks.size, -1, np.int64)
-    marked(marks, dim, which, chosen)
-    return [number for number in chosen.tolist() if number >= 0]
-
-
-@pytest.mark.parametrize("dim", [1, 63, 64, 65, 128, 1000])
-def test_marks_match_the_reference_for_any_piece_length(dim):
-    drawn, size = words(20_000, "u4"), -(-dim // 3)
-    found = []
-    for piece in (1, 7, drawn.size):
-        marks, missing = np.zeros((dim + 63) // 64, np.uint64), size
-        for start in range(0, drawn.size, piece):
-            missing = mark(marks, np.uint64(dim), missing, drawn[start : start + piece])
-            if missing == 0:
-                break
-        found.append(listed(marks, dim, True))
-    twin = set()
-    for word in drawn.tolist():
-        if word * dim % 2**32 >= 2**32 % dim and len(twin) < size:
-            twin.add(word * dim // 2**32)
-    assert found == [sorted(twin)] * 3
 
 
 KINDS = {

@@ -13,23 +13,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedRng
 
 from sqsgd._internal import checks, exact
-from sqsgd._internal.exact import (
-    add_up,
-    cost,
-    divided,
-    from_units,
-    rounded_down,
-    rounded_up,
-    take_away,
-    to_units,
-    total,
-)
 from sqsgd.mechanisms.privquant import kept_law
-
-
-def holds(ball, value: Fraction) -> bool:
-    with exact.precision(5000):
-        return ball.contains(arb(fmpq(value.numerator, value.denominator)))
 
 
 def exact_cdf(dim, levels, threshold, keep):
@@ -100,12 +84,12 @@ POSITIVE = st.floats(min_value=5e-324, max_value=1e300)
 
 @given(st.lists(POSITIVE, max_size=30))
 def test_sums_are_exact(numbers):
-    assert from_units(sum(map(to_units, numbers))) == sum(map(Fraction, numbers), Fraction(0))
+    assert exact.from_units(sum(map(exact.to_units, numbers))) == sum(map(Fraction, numbers), Fraction(0))
 
 
 @given(st.fractions(min_value=0, max_value=10**30))
 def test_rounding_is_conservative_and_tight(number):
-    up, down = rounded_up(number), rounded_down(number)
+    up, down = exact.rounded_up(number), exact.rounded_down(number)
     assert Fraction(down) <= number <= Fraction(up)
     assert up == down or up == math.nextafter(down, math.inf)
 
@@ -113,27 +97,24 @@ def test_rounding_is_conservative_and_tight(number):
 @given(POSITIVE, st.integers(0, 10**9))
 def test_totals_are_never_too_small(epsilon, reports):
     """They are the least such float; infinity stays infinity."""
-    product, least = Fraction(epsilon) * reports, total(epsilon, reports)
+    product, least = Fraction(epsilon) * reports, exact.total(epsilon, reports)
     assert least >= product
     assert least == 0 or math.nextafter(least, 0.0) < product
-    assert total(math.inf, reports) == math.inf
+    assert exact.total(math.inf, reports) == math.inf
 
 
 @given(POSITIVE, POSITIVE, st.integers(1, 1000))
 def test_sums_are_rounded_up_and_parts_down(one, other, parts):
     """The parts of a difference or a quotient never exceed the whole."""
-    assert add_up(one, other) >= Fraction(one) + Fraction(other)
-    assert Fraction(take_away(one + other, other)) <= Fraction(one + other) - Fraction(other)
-    assert Fraction(divided(one, parts)) * parts <= Fraction(one)
-    assert (add_up(394.0, 6.0), take_away(400.0, 6.0)) == (400.0, 394.0)
+    assert exact.add_up(one, other) >= Fraction(one) + Fraction(other)
+    assert Fraction(exact.take_away(one + other, other)) <= Fraction(one + other) - Fraction(other)
+    assert Fraction(exact.divided(one, parts)) * parts <= Fraction(one)
+    assert (exact.add_up(394.0, 6.0), exact.take_away(400.0, 6.0)) == (400.0, 394.0)
 
 
 def test_inexact_integers_are_rounded_conservatively():
     big = 2**53 + 1
-    assert cost("epsilon", big) == 2**53 + 2
+    assert exact.cost("epsilon", big) == 2**53 + 2
     assert checks.positive("max_epsilon", big) == 2**53
-    assert (
-        cost("epsilon", np.float32(0.1))
-        == checks.positive("max_epsilon", np.float32(0.1))
-        == float(np.float32(0.1))
-    )
+    narrow = np.float32(0.1)
+    assert exact.cost("epsilon", narrow) == checks.positive("max_epsilon", narrow) == float(narrow)

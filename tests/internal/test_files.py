@@ -1,36 +1,22 @@
-"""Files that are replaced whole, secrets, JSON, TOML; locks and crashes are tried with the ledger."""
+"""Files that are replaced whole, and secrets; locks and crashes are tried with the ledger."""
 
-import math
 import os
-from pathlib import Path
 
 import pytest
 
 from sqsgd._internal.files import (
     forget_secret,
-    known,
     new_secret,
     prepared,
     put,
     read_secret,
-    read_toml,
     replace_secret,
-    secret_folder,
-    worded,
     write_atomically,
 )
 
 
 def mode(path):
     return path.stat().st_mode & 0o777
-
-
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
-    path = tmp_path / "file"
-    for content in (b"first", b"second"):
-        write_atomically(path, content)
-        assert path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_secrets_are_their_owners_alone_and_other_files_follow_the_mask(tmp_path):
@@ -116,31 +102,3 @@ def test_names_are_not_paths(name):
     for use in (read_secret, forget_secret, lambda name: replace_secret(name, b"")):
         with pytest.raises(ValueError, match="not the name of a secret"):
             use(name)
-
-
-def test_without_a_choice_it_is_in_the_users_state_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("SQSGD_PRIVATE")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert secret_folder() == tmp_path / "state" / "sqsgd" / "private"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    assert secret_folder() == tmp_path / "home" / ".local" / "state" / "sqsgd" / "private"
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def test_what_is_not_known_is_left_empty_and_all_else_stays_as_it_is():
-    assert [known(number) for number in (math.inf, -math.inf, math.nan)] == ["infinity", None, None]
-    for value in (0.0, -1.5, 3, "text", None, True):
-        assert worded(value) is known(value) is value
-
-
-# ---------------------------------------------------------------- TOML
-
-
-@pytest.mark.parametrize("content", [b"epsilon = ", b"epsilon 4", b'name = "\xff"'])
-def test_what_is_no_toml_is_said_of_the_file(tmp_path, content):
-    (tmp_path / "file.toml").write_bytes(content)
-    with pytest.raises(ValueError, match=r"file\.toml is not valid TOML"):
-        read_toml(tmp_path / "file.toml")

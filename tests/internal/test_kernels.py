@@ -1,14 +1,12 @@
-"""Packing against plain twins, softmax of large scores; one compiled version of each kernel."""
+"""Packing against plain twins; one compiled version of each kernel."""
 
-import numba
 import numpy as np
 import pytest
 import reference
 from random_words import words
 
 from sqsgd import Aggregate, Task, make_scheme, seeded_rng
-from sqsgd._internal.kernels import coding, compiled, rotation, sampling
-from sqsgd._internal.kernels.softmax import softmax_gradients
+from sqsgd._internal.kernels import coding, rotation, sampling
 from sqsgd.core.codec import Column
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Tasks
@@ -21,22 +19,6 @@ def test_fold_is_the_plain_bit_stream(bits, size):
     packed = Column(size, 2**bits).pack(codes)
     assert packed == reference.pack_bits(codes, bits)
     assert np.array_equal(Column(size, 2**bits).unpack(packed), codes)
-
-
-# ---------------------------------------------------------------- softmax
-
-
-def test_large_scores_do_not_overflow():
-    features, labels = np.full((2, 4), 1e3, np.float32), np.array([0, 1])
-    weights = np.array([[1e3] * 4, [-1e3] * 4], np.float32)
-    losses, rows = np.empty(2), np.empty((2, 8), np.float32)
-    none, ends = np.empty(0, np.float32), np.array([0, 1, 2])
-    softmax_gradients(features, labels, weights, none, np.array([0, 1]), ends, losses, rows)
-    assert losses.tolist() == [0.0, 8e6]
-    assert rows.tolist() == [[0.0] * 8, [1e3] * 4 + [-1e3] * 4]
-
-
-# ---------------------------------------------------------------- compilation
 
 
 def test_one_version_each():
@@ -91,18 +73,3 @@ def every_kind_of_vector():
     frozen.setflags(write=False)
     unaligned = np.frombuffer(b"x" + x[:200].tobytes(), np.uint8)[1:].view(np.float32)
     return [x[:200], x[::2], frozen, unaligned, *(x[:200].astype(kind) for kind in (float, ">f4", "f2"))]
-
-
-def test_kernels_stay_in_memory_without_a_writable_folder(monkeypatch):
-    """numba refuses to cache where neither the package's folder nor the user's is writable."""
-    asked, njit = [], numba.njit
-
-    def refuse(**options):
-        asked.append(options)
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(numba, "njit", refuse)
-    assert compiled(lambda number: number + 1)(41) == 42
-    assert [options.get("cache", False) for options in asked] == [True, False]

@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-from sqsgd.learning.files import File, Source
+from sqsgd.learning.files import Source
 
 
 def encode_idx(array):
@@ -25,9 +25,7 @@ def small_contents():
 
 def small_source(contents, *, known=True, **changes):
     """The source of these files; ``known`` says whether the content's checksum is known."""
-    files = tuple(
-        File(name, hashlib.sha256(content).hexdigest() if known else "") for name, content in contents.items()
-    )
+    files = {name: hashlib.sha256(content).hexdigest() if known else "" for name, content in contents.items()}
     about = {"title": "Small", "sizes": (20, 10), "mean": 0.5, "deviation": 0.25, **changes}
     return Source(name="small", files=files, **about)
 

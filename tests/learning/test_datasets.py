@@ -1,5 +1,6 @@
 """Datasets as tensors: shapes, constants, orientation and splits; and who says what in a play."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -8,21 +9,18 @@ import pytest
 import torch
 from small_data import encode_idx, small_contents, small_source, write
 
-from sqsgd.learning.datasets import (
-    LETTERS,
-    coded,
-    cut_by_speaker,
-    first_tests,
-    given_dataset,
-    hold_out,
-    load_dataset,
-    load_source,
-    speeches,
-)
+from sqsgd.learning.datasets import first_tests, given_dataset, hold_out, load_dataset, load_source
 from sqsgd.learning.files import SOURCES, digits_apart
 from sqsgd.learning.partition import partition
 
-SHARED = Path(os.environ.get("SQSGD_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("SQSGD_DATA") or ROOT.parent / "shared" / "data")
+
+
+@pytest.fixture
+def shakespeare(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("tools.shakespeare")
 
 
 def test_mnist5k_is_split_evenly_over_the_digits():
@@ -45,41 +43,35 @@ def test_mnist5k_is_split_evenly_over_the_digits():
     assert rows > 1.8 * columns
 
 
-@pytest.mark.parametrize(("name", "title"), [("mnist", "MNIST"), ("fashion-mnist", "Fashion-MNIST")])
-def test_the_public_sets_load_and_have_the_published_moments(name, title):
+@pytest.mark.parametrize(
+    ("name", "title", "sizes"),
+    [
+        ("mnist", "MNIST test set (10,000 images)", (60_000, 10_000, 10)),
+        ("fashion-mnist", "Fashion-MNIST test set (10,000 images)", (60_000, 10_000, 10)),
+        ("emnist", "emnist-digits56k (trained on 56,478 digits of the by-class test", (56_478, 10_000, 10)),
+        ("emnist-byclass", "EMNIST by-class test split, every fifth", (93_083, 23_240, 62)),
+    ],
+)
+def test_the_public_sets_load_and_have_the_published_moments(name, title, sizes):
+    """Without its training split, ``emnist`` is another task, and says so."""
     try:
         data = load_dataset(name, SHARED)
     except FileNotFoundError as error:
         pytest.skip(str(error))
+    if name == "emnist" and len(data.train_labels) == 60_000:
+        pytest.skip("the official training split is here")
     assert data.train_inputs.is_contiguous()
-    assert data.held_out == f"{title} test set (10,000 images)"
-    assert data.train_inputs.shape == (60_000, 1, 28, 28)
+    assert data.held_out.startswith(title)
+    assert (len(data.train_labels), len(data.test_labels), data.classes) == sizes
+    if name.startswith("emnist"):
+        tested = {image.numpy().tobytes() for image in data.test_inputs}
+        shared = sum(image.numpy().tobytes() in tested for image in data.train_inputs)
+        assert name == "emnist-byclass" or shared == 0
+        train, test = data.train_labels.bincount(), data.test_labels.bincount()
+        assert name == "emnist" or torch.equal(test, (train + test) // 5)
+        return
     assert abs(data.train_inputs.mean().item()) < 1e-3
     assert abs(data.train_inputs.std().item() - 1) < 1e-3
-
-
-def test_emnist_without_its_training_split_is_another_task_that_says_so():
-    try:
-        data = load_dataset("emnist", SHARED)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    if len(data.train_labels) == 60_000:
-        pytest.skip("the official training split is here")
-    assert data.name == "emnist-digits56k"
-    assert data.held_out.startswith("emnist-digits56k (trained on 56,478 digits of the by-class test split)")
-    assert (len(data.train_labels), len(data.test_labels), data.classes) == (56_478, 10_000, 10)
-    tested = {image.numpy().tobytes() for image in data.test_inputs}
-    assert not any(image.numpy().tobytes() in tested for image in data.train_inputs)
-
-
-def test_emnist_by_class_holds_out_a_fifth_of_each_of_62_classes():
-    try:
-        data = load_dataset("emnist-byclass", SHARED)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    train, test = data.train_labels.bincount(), data.test_labels.bincount()
-    assert (data.classes, len(train), len(test), int(train.sum() + test.sum())) == (62, 62, 62, 116_323)
-    assert torch.equal(test, (train + test) // 5)
 
 
 def test_images_of_the_test_split_are_not_trained_on():
@@ -161,9 +153,6 @@ PLAY = """THE LIGHTHOUSE
 
 PERSONS REPRESENTED.
 Ada, a keeper.
-Ben, her brother.
-
-ACT I.
 
 SCENE I. A rock in the sea.
 
@@ -194,46 +183,29 @@ Come in.
 """
 
 
-def test_a_speech_goes_on_after_a_stage_direction_and_ends_with_the_scene():
-    assert speeches(PLAY) == {
+def test_a_speech_goes_on_after_a_stage_direction_and_ends_with_the_scene(shakespeare):
+    assert shakespeare.speeches(PLAY) == {
         "Ada": "Who's there? Stand.\nNay, answer me.\nAnd deep.\n",
         "Ben": "A friend of the light.\nIt rings for us.  Or not.\nThe sea is dark.\n",
         "Mrs. Grey": "Come in.\n",
     }
     colons = "First Citizen:\nHear me.\n\nAll:\nSpeak, speak.\n\nFirst Citizen:\nYou are resolved.\n"
     said = {"First Citizen": "Hear me.\nYou are resolved.\n", "All": "Speak, speak.\n"}
-    assert speeches(colons) == said
-    assert coded(LETTERS).tolist() == list(range(len(LETTERS)))
-    assert coded("3[é").tolist() == [LETTERS.index(" ")] * 3
+    assert shakespeare.speeches(colons) == said
 
 
-def long_play(*sizes):
-    lines = [f"SPEAKER{chr(65 + i)}.\n{chr(97 + i) * size}\n" for i, size in enumerate(sizes)]
-    return "ACT I.\n\n" + "\n".join(lines)
-
-
-def test_speakers_are_cut_into_overlapping_rows_and_the_last_fifth_is_held_out():
-    rows, owners, held = cut_by_speaker([long_play(100, 9, 55), "SONNET I\n\nA poem."], length=10, fewest=5)
-    assert rows.shape == (10 + 5, 11)
-    assert owners.tolist() == [0] * 10 + [1] * 5
-    assert held.tolist() == [False] * 8 + [True] * 2 + [False] * 4 + [True]
-    letters = np.array(list(LETTERS))[rows]
-    assert set(letters[:9].flatten()) == {"a"}
-    assert letters[9, -1] == "\n"  # the end of the line is a character too
-    assert set(letters[10:].flatten()) == {"c"}
-    with pytest.raises(ValueError, match="no speaker with 801 characters in 1 files; a speech begins with"):
-        cut_by_speaker(["A poem.\n\nOf two stanzas."])
-
-
-def test_every_speaker_is_a_client(tmp_path):
-    (tmp_path / "input.txt").write_text(long_play(900, 1700))
-    data = load_dataset("shakespeare", tmp_path)
+def test_every_speaker_is_a_client_whose_last_fifth_is_held_out(shakespeare, tmp_path, monkeypatch):
+    monkeypatch.setenv("SQSGD_DATA", str(tmp_path))
+    (tmp_path / "input.txt").write_text(
+        "ACT I.\n\nFIRST.\n" + "a" * 900 + "\n\nSECOND.\n" + "b" * 1700 + "\n"
+    )
+    data = load_dataset("tools.shakespeare:plays")
     assert (data.in_shape, data.classes, len(data.train_labels), len(data.test_labels)) == ((80,), 65, 26, 6)
     assert data.train_labels[:, :-1].tolist() == data.train_inputs[:, 1:].tolist()
+    letters = np.array(list(shakespeare.LETTERS))[data.test_inputs.numpy()]
+    assert [*letters[:, 0]] == ["a"] * 2 + ["b"] * 4
     parts = partition(data.train_labels.numpy(), 2, "natural", 0, data.owners)
     assert [len(part) for part in parts] == [9, 17]
-    with pytest.raises(ValueError, match="clients = 3, but 2 owners have training"):
-        partition(data.train_labels.numpy(), 3, "natural", 0, data.owners)
     fewer = hold_out(data, 0.9, seed=1)  # nobody is left without an example
     assert set(fewer.owners.tolist()) == {0, 1}
     assert len(fewer.train_labels) + len(fewer.test_labels) == 26

@@ -13,9 +13,7 @@ from sqsgd.learning.gradients import (
     batchable,
     batched_gradients,
     get_flat,
-    head_gradients,
     in_threads,
-    linear_head,
     loss_gradient,
     parameter_count,
     set_flat,
@@ -59,7 +57,7 @@ def test_the_gradient_is_torchs_own_and_leaves_no_trace():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_many_clients_at_a_time_give_the_same_bits_in_the_same_order(workers):
-    model, taken = make_model("lenet5-classic"), []
+    model, taken = make_model("tanh-cnn"), []
 
     def batches():
         for number in range(14):
@@ -102,46 +100,13 @@ def compare(losses, rows, model, data, chosen, objective=CLASSES):
         assert np.abs(row - gradient).max() < 1e-5
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_row_depends_on_its_client_alone(monkeypatch, bias):
-    """Whatever the other clients, the threads and the parts: simulations on other engines rely on it."""
-    model, data = softmax(bias), dataset()
-    head, chosen, bounds = linear_head(model), np.arange(30) % 11, np.array([0, 1, 2, 10, 11, 30])
-    monkeypatch.setattr(gradients, "_CLIENTS", 2)
-    losses, rows = head_gradients(head, data, chosen, bounds, workers=2)
-    parts = np.split(chosen, bounds[1:-1])
-    compare(losses, rows, model, data, parts)
-    for i, part in enumerate(parts):
-        loss, row = head_gradients(head, data, part, np.array([0, len(part)]))
-        assert (loss[0], row.tobytes()) == (losses[i], rows[i].tobytes())
-
-
-@pytest.mark.parametrize(
-    ("model", "found"),
-    [
-        (nn.Linear(4, 2), True),
-        (nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(4, 2, bias=False)), True),
-        (nn.Sequential(nn.Linear(4, 2), nn.ReLU()), False),
-        (nn.Sequential(nn.Dropout(), nn.Linear(4, 2)), False),
-        (nn.Embedding(4, 2), False),
-    ],
-)
-def test_only_a_plain_softmax_is_taken_for_one(model, found):
-    """Without hooks or frozen parts."""
-    assert (linear_head(model) is not None) == found
-    watched, frozen = nn.Linear(4, 2), nn.Linear(4, 2)
-    watched.register_forward_hook(lambda *_: None)
-    frozen.bias.requires_grad = False
-    assert linear_head(watched) is linear_head(frozen) is None
-
-
 def penalised(model, batch):
     size = sum(parameter.square().sum() for parameter in model.parameters())
     return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * size
 
 
 @pytest.mark.parametrize("objective", [CLASSES, make_objective("penalised", penalised)])
-@pytest.mark.parametrize("name", ["mlp", "lenet5-classic", "partly frozen"])
+@pytest.mark.parametrize("name", ["mlp", "tanh-cnn", "partly frozen"])
 def test_other_models_are_computed_in_batches(name, objective, monkeypatch):
     data = dataset(shape=(1, 16, 16))
     model = make_model(name if name in MODELS else "mlp", 3, data.in_shape, seed=1)

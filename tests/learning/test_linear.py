@@ -3,11 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import sqsgd
 from sqsgd.learning.datasets import given_dataset
-from sqsgd.learning.models import make_model
 
 CLEAR = {"model": "linear", "scheme": "fedsgd", "epsilon": 400.0, "bytes": 8, "report": False}
 
@@ -25,13 +23,6 @@ def test_a_constant_is_learned(tmp_path):
     assert dict(run.model.named_parameters())["1.bias"].item() == pytest.approx(5, abs=0.1)
 
 
-def test_features_and_pretrained_heads_have_no_intercept():
-    assert [tuple(each.shape) for each in make_model("linear", 2, (5,)).parameters()] == [(2, 5), (2,)]
-    assert len(list(make_model("linear", 2, (5,), intercept=False).parameters())) == 1
-    model = make_model("pretrained-linear", 2, (5,), head=torch.ones(2, 5), intercept=False)
-    assert [tuple(each.shape) for each in model.parameters()] == [(2, 5)]
-
-
 def test_wide_columns_are_told_by_their_spread(tmp_path):
     table = shifted().assign(income=np.linspace(0, 9e4, 400), share=np.linspace(0, 1e-3, 400))
     assert given_dataset("mine", shifted()).note == ""
@@ -40,8 +31,6 @@ def test_wide_columns_are_told_by_their_spread(tmp_path):
     with pytest.warns(UserWarning, match=told):
         sqsgd.train(dataset=table, **CLEAR, **about)
 
-
-def test_wide_columns_of_arrays_are_told_too():
     rows = np.random.default_rng(0).normal(size=(100, 9)).astype(np.float32)
     labels, scale = (rows[:, 0] > 0).astype(int), np.ones(9, np.float32)
     assert given_dataset("mine", (rows / 1000, labels)).note == ""

@@ -27,7 +27,7 @@ def by_a_loop(model, batch, clip):
     return total
 
 
-@pytest.mark.parametrize("name", ["linear", "tanh-cnn", "lenet5-classic"])
+@pytest.mark.parametrize("name", ["linear", "tanh-cnn", "mlp"])
 def test_a_sum_is_that_of_a_loop(name):
     model, batch = make_model(name, seed=1), images(70)
     found, expected = record_sum(model, "cross-entropy", batch, 0.5), by_a_loop(model, batch, 0.5)
@@ -59,12 +59,6 @@ def test_what_vmap_does_not_support_is_computed_one_by_one():
     model, batch = Branching(), images(9)
     found = record_sum(model, "cross-entropy", batch, 0.5)
     assert found.mean_of(9) == pytest.approx(by_a_loop(model, batch, 0.5).mean_of(9), abs=1e-6)
-
-
-def test_only_what_is_trained_is_in_the_sum():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.Tanh(), nn.Linear(8, 10))
-    model[1].requires_grad_(False)
-    assert record_sum(model, "cross-entropy", images(3), 1.0).dim == 90
 
 
 def test_memory_is_bounded(monkeypatch):
@@ -124,12 +118,6 @@ def test_a_sum_over_the_batch_is_as_good_as_a_mean():
     assert np.array_equal(found.total, expected.total)
 
 
-@pytest.mark.parametrize("clip", [0, 0.0, -1.0, float("nan")])
-def test_a_clip_norm_of_zero_is_refused(clip):
-    with pytest.raises(ValueError, match="clip_norm = "):
-        record_sum(make_model("linear"), "cross-entropy", images(4), clip)
-
-
 def test_a_block_holds_the_coordinates_that_are_sent():
     scheme = make_scheme("sqsgd-record", dim=7850, epsilon=1.0, bytes=700)
     task = Task(round=4, client=2, seed=9, dim=7850, bound=0.5)
@@ -142,6 +130,9 @@ def test_a_block_holds_the_coordinates_that_are_sent():
         scheme.encode(total, other, secure_rng())
     with pytest.raises(ValueError, match="must be the task's bound"):
         record_sum(model, "cross-entropy", batch, 0.7, scheme=scheme, task=task)
+    for clip in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="clip_norm = "):
+            record_sum(model, "cross-entropy", batch, clip)
     whole = make_scheme("sqsgd", dim=7850, epsilon=40.0, bytes=64)
     with pytest.raises(ValueError, match="protects clients: give it a gradient"):
         whole.encode(record_sum(model, "cross-entropy", batch, 0.5), task, secure_rng())

@@ -1,7 +1,6 @@
 """The discrete Gaussian is exact, one record moves a sum by at most L, and reports are unbiased."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -158,10 +157,3 @@ def test_nothing_is_clamped_however_large_the_sum():
     total.add(np.tile(np.float32([1, 0, 0, 0]), (100_000, 1)))
     found = scheme.decode(scheme.encode(total, task, secure_rng()), task)
     assert found[0] == pytest.approx(100_000, rel=0.1)
-
-
-def test_rho_is_that_of_the_noise():
-    scheme = make_scheme("sqsgd-record", dim=4, epsilon=1.0, reports=30)
-    assert scheme.privacy.rho == Fraction(REACH**2, 2 * scheme.mechanism.square)
-    assert scheme.privacy.notion == "record"
-    assert scheme.privacy.arithmetic == "exact"

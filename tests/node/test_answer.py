@@ -5,57 +5,13 @@ import sys
 
 import numpy as np
 import pytest
-from asking import DIM, arrays, ask, gradient, lines, request, target
+from asking import DIM, ask, lines, request, target
 
 from sqsgd import Ledger, make_scheme
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.answer import FolderState
 
 SCHEME = make_scheme("sqsgd", dim=DIM, epsilon=200.0, bytes=32, code="signs")
-
-
-def counted(calls):
-    def compute(structure, weights):
-        calls.append(weights.copy())
-        return gradient(structure, weights)
-
-    return compute
-
-
-def test_a_training_without_a_transport(tmp_path):
-    """Two rounds, the second with another model; a repeat; refused requests; a spent budget."""
-    calls = []
-    config = {"compute": counted(calls), "max_epsilon": 500.0}
-    first = ask(tmp_path, request(), **config)
-    assert len(first) == SCHEME.bits // 8
-    block = SCHEME.transforms[0].coordinates(request().task, DIM)
-    decoded, wanted = SCHEME.decode(first, request().task)[block], -target(5)[block]
-    assert decoded @ wanted / np.linalg.norm(decoded) / np.linalg.norm(wanted) > 0.5
-
-    again = ask(tmp_path, request(), **config)
-    assert again == first
-    assert len(calls) == 1
-
-    after = np.full(DIM, 0.1, np.float32)
-    second = ask(tmp_path, request(after, round=1), arrays(0.1), **config)
-    assert isinstance(second, bytes)
-    assert second != first
-    np.testing.assert_array_equal(calls[1], after)
-    kept = FolderState(tmp_path).read("test")
-    assert (kept.request.task.round, kept.payload) == (1, second)
-
-    assert ask(tmp_path, request(bound=21.0), **config) == policy.ANSWERED
-    assert ask(tmp_path, request(round=2, epsilon=201.0), **config) == policy.NOT_ALLOWED
-    assert ask(tmp_path, request(round=2, client=6), **config) == policy.NOT_ALLOWED
-    assert ask(tmp_path, request(round=2), arrays(0.5), **config) == policy.MALFORMED  # another model
-    assert ask(tmp_path, request(round=2), **config) == policy.SPENT
-    assert len(calls) == 2
-    assert Ledger(tmp_path / "ledger").spent == 400
-    answers, refusals = lines(tmp_path / "answers.jsonl"), lines(tmp_path / "refusals.jsonl")
-    assert [(line["round"], line["epsilon"]) for line in answers] == [(0, 200.0), (0, 0.0), (1, 200.0)]
-    assert all(line["payload_bytes"] == len(first) for line in answers)
-    assert len(refusals) == 5
-    assert "epsilon cannot rise" in refusals[1]["reason"]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, None])

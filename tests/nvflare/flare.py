@@ -15,7 +15,7 @@ from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.widgets.fed_event import ClientFedEventRunner
 
 from sqsgd.federation.node.structure import flatten
-from sqsgd.federation.nvflare import shareables, sum_records
+from sqsgd.federation.nvflare import client, sum_records
 
 # As a client's process reads it from the site's local/resources.json when it starts.
 ConfigService.add_section(SystemConfigs.RESOURCES_CONF, {"allow_log_streaming": False})
@@ -107,7 +107,7 @@ def task_data(model=None, **changes) -> Shareable:
     """The data of a training task, with a request."""
     model = arrays() if model is None else model
     made = DXO(DataKind.WEIGHTS, data=model).to_shareable()
-    shareables.write_request(made, request(flatten(model)[1], **changes))
+    client.write_request(made, request(flatten(model)[1], **changes))
     return made
 
 

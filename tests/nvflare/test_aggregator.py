@@ -16,7 +16,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from sqsgd.federation.node import policy
 from sqsgd.federation.node.server import NoAnswers
 from sqsgd.federation.node.structure import flatten
-from sqsgd.federation.nvflare import SqsgdAggregator, shareables
+from sqsgd.federation.nvflare import SqsgdAggregator, client
 from sqsgd.federation.nvflare.client import PrivateExecution
 from sqsgd.privacy.ledger import Ledger
 
@@ -54,7 +54,7 @@ def test_rounds_move_the_model_towards_the_clients(tmp_path):
         data, fl_ctx = ask(server, model)
         for name in SITES:
             assert accept(server, name, reply_of(tmp_path, name, data))
-        model = shareables.model_of(server.aggregate(fl_ctx))
+        model = client.model_of(server.aggregate(fl_ctx))
         server.reset(fl_ctx)
     weights = flatten(model)[1]
     assert weights @ target(5) > 0.8 * norm(weights) * norm(target(5))
@@ -69,7 +69,7 @@ def test_reports_per_record_spend_the_budget_of_all_rounds(tmp_path):
         data, fl_ctx = ask(server, model, rounds=5)
         for name in SITES:
             assert accept(server, name, reply_of(tmp_path, name, data, Silo(), **owner))
-        model = shareables.model_of(server.aggregate(fl_ctx))
+        model = client.model_of(server.aggregate(fl_ctx))
     wanted = np.isin(np.arange(20), (0, 5))
     found = model["weight"][0]
     assert found @ wanted > 0.7 * norm(found) * norm(wanted)
@@ -86,7 +86,7 @@ def test_rounds_that_no_workflow_states_are_not_guessed():
     pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
     server = SqsgdAggregator(epsilon=4.0, delta=1e-5, unit="record", records=200)
     data, fl_ctx = ask(server, {"weight": np.zeros((1, 20), np.float32)})
-    assert shareables.request_fields(data) == {}
+    assert data.get_header("sqsgd.request") is None
     assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
 
 
@@ -99,7 +99,7 @@ def test_the_order_of_arrival_changes_nothing(tmp_path):
         _, fl_ctx = ask(server, arrays())
         for name in names:
             assert accept(server, name, replies[name])
-        results.append(flatten(shareables.model_of(server.aggregate(fl_ctx)))[1])
+        results.append(flatten(client.model_of(server.aggregate(fl_ctx)))[1])
     np.testing.assert_array_equal(*results)
 
 
@@ -107,16 +107,16 @@ def test_an_invalid_answer_is_rejected(tmp_path):
     server = aggregator()
     data, fl_ctx = ask(server, arrays())
     good = reply_of(tmp_path, "site-1", data)
-    payload = good[shareables.REPORT]
+    payload = good[client.REPORT]
     plain = DXO(DataKind.WEIGHTS, data=arrays(1e9)).to_shareable()
     bad = (payload + b"\x00", payload[:-1], bytes(len(payload)), "text", None, [1] * len(payload))
-    for reply in (Shareable(), plain, *map(shareables.report, bad)):
+    for reply in (Shareable(), plain, *(Shareable({client.REPORT: content}) for content in bad)):
         assert not accept(server, "site-2", reply)
     assert not accept(server, "site-2", good)  # in another client's name
-    assert not accept(server, "site-2", shareables.refusal(["not", "hashable"]))
+    assert not accept(server, "site-2", Shareable({client.REASON: ["not", "hashable"]}))
     assert accept(server, "site-1", good)
     assert not accept(server, "site-1", good)  # twice
-    model = flatten(shareables.model_of(server.aggregate(fl_ctx)))[1]
+    model = flatten(client.model_of(server.aggregate(fl_ctx)))[1]
     assert np.abs(model).max() < 1e6
     assert not accept(server, "site-1", good)  # a report of the last round
 
@@ -125,7 +125,7 @@ def test_a_round_without_answers_stops_the_job():
     server = aggregator()
     _, fl_ctx = ask(server, arrays())
     for name in SITES:
-        assert not accept(server, name, shareables.refusal(policy.SPENT))
+        assert not accept(server, name, Shareable({client.REASON: policy.SPENT}))
     with pytest.raises(
         NoAnswers, match=r"0 valid reports.*\(2: the node refused: its privacy budget is spent\)"
     ):
@@ -139,7 +139,7 @@ def test_one_report_of_many_does_not_move_the_model(tmp_path):
     data, fl_ctx = ask(server, arrays())
     assert accept(server, "site-1", reply_of(tmp_path, "site-1", data))
     for name in ("site-2", "site-3", "site-3"):  # who refuses twice counts once
-        assert not accept(server, name, shareables.refusal(policy.SPENT))
+        assert not accept(server, name, Shareable({client.REASON: policy.SPENT}))
     with pytest.raises(NoAnswers, match=r"1 valid reports, fewer than min_answers = 2 \(3: the node refused"):
         server.aggregate(fl_ctx)
     assert accept(server, "site-2", reply_of(tmp_path, "site-2", data))
@@ -153,4 +153,4 @@ def test_options_that_do_not_fit_stop_the_job():
     ):
         data, fl_ctx = ask(aggregator(**{"options": {}, **options}), model)
         assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
-        assert not shareables.request_fields(data)
+        assert not client.request_fields(data)

@@ -146,14 +146,7 @@ class Chromium:
 
     def click(self, selector):
         """A real click in the middle of the element."""
-        place = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
-            "e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect();"
-            "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            button = {"button": "left", "clickCount": 1, "x": place[0], "y": place[1]}
-            self.send("Input.dispatchMouseEvent", type=kind, **button)
+        self.draw(selector, [(0.5, 0.5)])
 
     def draw(self, selector, points):
         """Drag the mouse over the element along points in parts of its size."""

@@ -50,7 +50,7 @@ def test_the_table_sorts_by_mouse_and_by_keyboard_on_every_heading(opened):
     assert opened.run(GROUPS) == [*measured[::-1], last], "what has no accuracy stays last"
     opened.run("document.querySelector('table.results thead button').focus()")
     for column in range(10):
-        opened.press(" " if column % 2 else "Enter")
+        opened.press("Enter")
         orders = opened.run(
             "Array.from(document.querySelectorAll('table.results thead th'), e => e.ariaSort)"
         )

@@ -1,11 +1,9 @@
 """The page of runs: groups, statement, figures and tables; strings of a run cannot inject anything."""
 
 import csv
-import dataclasses
 import json
 import math
 import re
-import xml.etree.ElementTree as ElementTree
 from unittest import mock
 
 import folders
@@ -17,7 +15,7 @@ from scipy import stats
 from tags import Tags
 
 from sqsgd.report import page
-from sqsgd.report.charts import all_charts, write_charts
+from sqsgd.report.charts import all_charts
 from sqsgd.report.groups import group_runs
 from sqsgd.report.page import write_report, write_tables
 from sqsgd.report.statement import statements
@@ -51,14 +49,7 @@ def test_the_page_shows_everything(tmp_path, written):
     content = written()
     found = Tags(content)
     words = " ".join(" ".join(found.words).split())
-    for part in (
-        "6 runs in 4 groups, 4 finished",
-        "unfinished at round 17 of 40",
-        "failed at round 3 of 40: out of memory",
-        "1,000 made-up images",
-        "Local differential privacy, ε 400 per report",
-        "has spent the sum of their totals.",
-    ):
+    for part in ("6 runs in 4 groups, 4 finished", "failed at round 3 of 40: out of memory"):
         assert part in words
     assert re.search(r"sqsgd train --config \S+/a0/config\.toml --out again/\d", words)
     assert len(found.named("figure")) == len(found.named("figcaption")) == 6
@@ -68,17 +59,6 @@ def test_the_page_shows_everything(tmp_path, written):
         for pointer in ("aria-labelledby", "href"):
             if pointer in each and not each[pointer].startswith("data:"):
                 assert each[pointer].removeprefix("#") in names
-
-
-def test_privacy_comes_first_and_seeded_noise_has_a_banner(tmp_path, written):
-    write_run(tmp_path / "runs" / "a")
-    found = Tags(written())
-    sections = [each["id"] for each in found.named("section")]
-    assert sections[0] == "privacy"
-    assert "Seeded noise." in found.words
-    write_run(tmp_path / "runs" / "b", scheme="fedsgd", notion="none")
-    (tmp_path / "runs/a").rename(tmp_path / "elsewhere")
-    assert "Seeded noise." not in Tags(written()).words  # nothing to protect
 
 
 def test_nothing_is_loaded_from_anywhere(tmp_path, written):
@@ -168,10 +148,8 @@ def test_csv_has_a_row_per_run_per_arm_and_per_point(grouped, tmp_path):
     [
         ([{"seed": 0}, {"seed": 1}], {"sqsgd"}),
         ([{"seed": 1, "ledgers": "a"}, {"seed": 2, "ledgers": "b"}], {"sqsgd"}),
-        ([{"epsilon": 200.0}, {"epsilon": 400.5}], {"ε 200", "ε 400.5"}),
         ([{"bytes": 128, "lr": 0.5}, {"bytes": 256}], {"128 bytes, lr 0.5", "256 bytes, lr by rule"}),
         ([{"options": {"adaptive": True}}, {}], {"adaptive on", "adaptive default"}),
-        ([{"dataset": "mnist", "seed": 5}, {"seed": 9}], {"mnist", "mnist5k"}),
         ([{"options": {"a": "x\x00\n\ud7ff"}}, {"options": {"a": "y"}}], {"a x\ufffd\ufffd\ufffd", "a y"}),
         # Names that runs were given are their labels, with a number where two groups have one.
         ([{"name": "Us"}, {"name": "Us", "bytes": 64}], {"Us", "Us (2)"}),
@@ -234,9 +212,7 @@ def stated(tmp_path):
     ("settings", "said", "not_said"),
     [
         ({"epsilon": 400.0}, "40 × 400 = 16,000 in total|at most about 10^174 times|is a weak guarantee", ""),
-        ({"epsilon": 400.0}, "this was an experiment and protects nobody", "noise was secure"),
         ({"epsilon": 1.0, "rounds": 5}, "2.718 times as likely|at most 73.1 % of the time", "weak"),
-        ({"epsilon": 1.0}, "the total is a weak guarantee by itself", ""),
         ({"secure": True}, "The noise was secure", "protects nobody"),
         ({"scheme": "fedsgd", "notion": "none"}, "No privacy. These schemes have no privacy", "noise"),
         (
@@ -245,7 +221,6 @@ def stated(tmp_path):
             "locally",
         ),
         ({"notion": "astral"}, "Unknown guarantee. The meaning of its ε is unknown", "private with"),
-        ({"scheme": "unheard-of", "done": 4}, "Unknown guarantee.", "private with"),
         ({"done": 10}, "4,000 in total so far|has so far spent 10 × 400 = 4,000", ""),
         ({"done": 0, "error": "out of memory"}, "nothing was sent and nothing was spent", ""),
         (
@@ -253,7 +228,6 @@ def stated(tmp_path):
             "; central ε 0.139.|private: local 4 against everyone; central (0.139",
             "secret order.",
         ),
-        (SECURE_ONCE, "It assumes that nobody knows the order; that no user reveals a slot.", ""),
         ({**ONCE, "central": CENTRAL}, "with secure noise and a secret order.", ""),
     ],
 )
@@ -332,19 +306,3 @@ def test_curves_are_means_with_the_interval_of_student(grouped):
 
 
 # ---------------------------------------------------------------- files
-
-
-@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF")])
-def test_files_have_the_same_bytes_each_time(grouped, tmp_path, kind, start):
-    """Figures without points are left out; labels are text, whatever they contain."""
-    label = r"_$\bad{$ <b> & _"
-    charts = all_charts(grouped(*({"name": label, "seed": seed} for seed in range(3)), {"scheme": "fedsgd"}))
-    charts = charts if kind == "svg" else charts[:1]
-    empty = dataclasses.replace(charts[0], name="empty", points=[])
-    first, again = (write_charts([*charts, empty], tmp_path / name, kind) for name in ("one", "two"))
-    assert [path.name for path in first] == [f"{chart.name}.{kind}" for chart in charts]
-    for one, other in zip(first, again, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-        assert one.read_bytes().startswith(start)
-    if kind == "svg":
-        assert label in "".join(ElementTree.parse(first[0]).getroot().itertext())  # noqa: S314

@@ -52,7 +52,7 @@ ONE, TWO, TINY = ({"dim": dim, "bytes": 1} for dim in (1, 2, 4))
 THREE, NORM = {"dim": 3, "bytes": 2}, {"norm_epsilon": 3.0}
 PAPER = {"least_epsilon": 1.0, "whole_epsilon": False, "tiny": {"dim": 2, "bytes": 2}}
 CENTRAL = {"notion": "central", "whole_epsilon": False, "tiny": None}
-TWO_PICKS = {"picks": 2, "levels": 4, "select_share": 0.5}
+TWO_PICKS = {"picks": 2, "levels": 4}
 DISJOINT = {"reports": 20, "batching": "disjoint", "rate": 0.1}
 CASES = [
     Case(name="sqsgd", options={"code": "signs"}, bias=DIRECTION_BIAS, tiny_options=SHORT),
@@ -68,6 +68,8 @@ CASES = [
     Case(name="sqsgd-paper", options={"levels": 5, "rule": "optimal"}),
     Case(name="privunit-index", bias=DIRECTION_BIAS),
     Case(name="privunit-index", options={"nearest": 1}, bias=DIRECTION_BIAS),
+    Case(name="privunit-index", options={"rotation": "round"}, bias=DIRECTION_BIAS),
+    Case(name="sqsgd-stateless", options={"rotation": "round"}, bias=DIRECTION_BIAS, tiny=TINY),
     Case(name="fedsgd", notion="none", keeps_budget=False, tiny=None),
     Case(name="piecewise", tiny={"dim": 2, "bytes": 1}, tiny_options=SHORT),
     Case(name="piecewise", options={"coordinates": 1, "levels": 5}, tiny=THREE, tiny_options=SHORT),
@@ -79,15 +81,13 @@ CASES = [
     Case(name="fedsel", options=TWO_PICKS, waits=True, bias=1.0, tiny={"dim": 3, "bytes": 1}),
     Case(name="privunit", bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit", options={"levels": 2}, bias=DIRECTION_BIAS, tiny=None),
-    Case(name="privunit", options={"levels": 5, "reach": 2.0}, bias=DIRECTION_BIAS, tiny=None),
+    Case(name="privunit", options={"levels": 5}, bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit", options={"norm_epsilon": 3.0}, unlimited=True, keeps_budget=False, tiny=None),
     Case(name="privunit-g", bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit-g", options={"levels": 3}, bias=DIRECTION_BIAS, tiny=None),
     Case(name="privunit-g", unlimited=True, keeps_budget=False, tiny=None),
     Case(name="privunit-inf"),
-    Case(name="privunit-inf", options={"reach": 4.0}),
     Case(name="sqkr"),
-    Case(name="sqkr", options={"reach": 4.0}),
     Case(name="vqsgd", tiny={"dim": 2, "bytes": 2}),
     Case(name="vqsgd", options={"repeats": 3}, tiny={"dim": 2, "bytes": 2}),
     Case(name="qsgd", notion="none", tiny=None),

@@ -52,10 +52,12 @@ PREDICTED = [  # name, options, dim, epsilon, bytes, |x| / bound, and by how muc
     ("privunit-g", {}, 1000, 60.0, 188, 0.7, 0.02),
     ("privunit-index", {}, 512, 6.0, None, 0.4, 0.003),
     ("privunit-inf", {}, 1000, 60.0, 32, 0.7, 0.02),
-    ("sqkr", {"size": 40}, 1000, 60.0, 32, 0.7, 0.02),
+    ("sqkr", {}, 1000, 60.0, 32, 0.7, 0.02),
     ("vqsgd", {}, 500, 60.0, 13, 0.7, 0.0),
     ("cpsgd", {}, 300, 120.0, 64, 0.5, 0.003),
     ("cpsgd", {"levels": 8, "clients": 100}, 1000, 10.0, 512, 0.5, 0.003),
+    ("sqsgd-stateless", {"code": "sparse"}, 1024, 94.0, 32, 0.6, 0.01),
+    ("sqsgd-stateless", {"code": "sparse", "norm_epsilon": 6.0}, 512, 106.0, 64, 0.6, 0.01),
     ("sqsgd-stateless", {"code": "signs", "norm_epsilon": 25.0}, 1024, 65.0, 16, 0.5, 0.02),
 ]
 

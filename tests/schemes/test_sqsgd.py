@@ -11,7 +11,6 @@ from sqsgd import make_scheme, seeded_rng
 from sqsgd._internal.geometry import largest_sum
 from sqsgd.core.codec import SignedSubset
 from sqsgd.core.transforms import padded
-from sqsgd.mechanisms.sparse import SparseLaw
 from sqsgd.schemes.sqsgd import (
     LEVELS,
     REACHES,
@@ -97,8 +96,7 @@ def test_the_search_is_near_the_exhaustive_best(size, epsilon):
 @pytest.mark.parametrize("epsilon", [2.0, 40.0, 394.0])
 def test_floats_agree_with_the_exact_law(size, near, count, epsilon):
     choice = of_counts(size, near, count, epsilon)
-    law = SparseLaw(size=size, near=near, count=count, threshold=choice.threshold, epsilon=epsilon)
-    scale = law.mean_matches * largest_sum(size, near) / near
+    scale = choice.law.mean_matches * largest_sum(size, near) / near
     assert math.isclose(choice.energy, count / scale**2, rel_tol=1e-9)
 
 

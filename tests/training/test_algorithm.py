@@ -60,17 +60,6 @@ def test_a_fixed_bound_stays():
     assert after(5, make_scheme("sqsgd-paper", dim=40, epsilon=90.0, bytes=8), settings())[1].bound == 2.0
 
 
-def test_a_rate_that_decays_takes_the_steps_of_a_falling_line():
-    scheme = make_scheme("fedsgd", dim=40)
-    problem, chosen = Quadratic(), settings(rounds=4, decay="linear")
-    _, state = after(4, scheme, chosen)
-    weights = np.zeros(40, np.float32)
-    for round in range(4):
-        mean = np.mean([problem.gradient(weights, round, client) for client in range(3)], axis=0)
-        weights = (weights - 0.1 * (1 - round / 4) * mean).astype(np.float32)
-    np.testing.assert_allclose(state.weights, weights, rtol=1e-5)
-
-
 def test_the_bound_moves_both_ways_within_limits():
     assert next_bound(10.0, [10.0] * 10, floor=0.1) == 15.0  # all at the bound: it grows
     assert next_bound(10.0, [4.0] * 10, floor=0.1) == 6.0

@@ -85,27 +85,20 @@ SMALL = people(40).drop(columns="income")
     [
         ({"label": ""}, {}, "label is missing: name the column"),
         ({"label": "riches"}, {}, "no column 'riches'; did you mean 'rich'"),
-        ({"owner": "person"}, {}, "no column 'person'"),
         ({}, {"client": 1}, "'client' holds numbers: name it as owner, or drop it"),
         ({"ranges": {}}, {}, r"column 'x3' holds numbers: give its public range \(low, high\)"),
         ({"categories": {}}, {}, r"column 'job' holds text: declare its categories"),
         ({"ranges": RANGES | {"x0": (5, 5)}}, {}, r"'x0' has the range \(5, 5\): write \(low, high\)"),
-        ({"ranges": RANGES | {"x0": 100}}, {}, r"'x0' has the range 100: write \(low, high\)"),
         ({"ranges": RANGES | {"x0": ("a", "b")}}, {}, r"'x0' has the range \('a', 'b'\): write"),
         ({"settings": {"epsilon": 80.0}}, {}, "settings: leave out epsilon, which arguments"),
-        ({"settings": {"owner": "x0", "seed": 1}}, {}, "settings: leave out owner, seed"),
         ({"epsilon": "8"}, {}, "epsilon = '8' must be of type float"),
-        ({"ranges": RANGES | {"x99": (0, 1)}}, {}, "no column 'x99'"),
         ({"ranges": RANGES | {"job": (0, 1)}}, {}, r"'job' has the range \(0, 1\): .*, or categories"),
         ({"categories": CATEGORIES | {"job": ["a", "b"]}}, {}, r"'job' has undeclared categories: \['c'\]"),
         ({"categories": CATEGORIES | {"job": "abc"}}, {}, "categories of 'job' are 'abc': list two"),
         ({}, {"x2": np.nan}, "'x2' has 40 missing values"),
         ({}, {"x2": "much"}, "'x2' has a range, but holds text"),
-        ({}, {"born": pd.Timestamp("2000-01-01")}, "'born' holds dates: turn them into numbers"),
         ({}, {"rich": "rich"}, "label 'rich' has 1 classes; write 2 to 100"),
-        ({}, {"rich": np.nan}, "'rich' has 40 missing values"),
         ({"ranges": RANGES | {"rich": (0, 1)}}, {}, "PrivateClassifier does not"),
-        ({"settings": {"bytes": 4000}}, {}, "bytes = 4000 is more than the whole gradient"),
     ],
 )
 def test_a_mistake_is_named(settings, change, words):
@@ -192,9 +185,12 @@ def test_a_file_of_people_on_the_command_line(tmp_path):
 
 
 def test_defaults_never_refuse_what_was_not_set():
-    assert Settings(epsilon=8.0, seed=0, secure=False, scheme="auto").make_scheme(6).dim == 6
-    with pytest.raises(ValueError, match="bytes = 255 is more"):
-        Settings(epsilon=8.0, seed=0, secure=False, scheme="auto", bytes=255).make_scheme(6)
+    """Also bytes that are left open; as many as the usual ones, they are refused where they are given."""
+    settings = Settings(epsilon=8.0, seed=0, secure=False)
+    assert settings.make_scheme(6).dim == 6
+    for given in (255, 256):
+        with pytest.raises(ValueError, match=f"bytes = {given} is more"):
+            replace(settings, bytes=given).make_scheme(6)
     config = make_config({"dataset": "people.csv", "label": "a", "ranges": {"a": [0, 1]}})
     assert (config.model, config.loss, config.participation) == ("linear", "squared-error", "once")
     assert [config.on(None, rows).rounds for rows in (3, 500, 20_000)] == [3, 10, 100]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from reference import g_test
-from tiny_runs import ONCE, cut_off, loaded, prepared, resumed, started
+from tiny_runs import ONCE, cut_off, loaded, prepared, resumed, started, without_times
 
 from sqsgd import central_guarantee
 from sqsgd._internal.files import replace_secret, secret_folder
@@ -99,10 +99,6 @@ def sent_by(run):
         patch.setattr(Scheme, "encode_many", many)
         list(started(run))
     return seen
-
-
-def without_times(values):
-    return {name: value for name, value in values.items() if not name.startswith(("seconds", "share_"))}
 
 
 def published(folder):

@@ -74,7 +74,7 @@ def test_after_a_crash_nobody_answers_twice_and_the_run_goes_on(tmp_path, monkey
     assert [(record.round, record.clients, record.refused) for record in records] == [
         (1, 0, 0), (2, 10, 0), (3, 10, 0),
     ]  # fmt: skip
-    assert len(later) == 20
+    assert len(set(later)) == 20
     assert not set(later) & set(asked)  # the order continued
     assert len(asked) in (15, 20)  # the first round, and half or all of the second
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

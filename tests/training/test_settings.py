@@ -29,13 +29,10 @@ def test_a_written_configuration_is_complete_and_reloads(tmp_path):
     ("values", "words"),
     [
         ({"epsilom": 3.0}, "unknown key 'epsilom' = 3.0; did you mean 'epsilon'"),
-        ({"rounds": 1.5}, "rounds = 1.5 must be of type int"),
         ({"track": 1}, "track = 1 must be of type bool"),
-        ({"clients": True}, "clients = True must be of type int"),
         ({"participation": "most"}, "participation = 'most' must be 'all', 'once', a number"),
         ({"minibatch": True}, "needs a number of clients as participation, not 'all'"),
         ({"minibatch": True, "participation": "once", "rounds": 2}, "not 'once'"),
-        ({"beta": 0.0}, "beta"),
     ],
 )
 def test_mistakes_name_the_key_the_value_and_what_would_do(values, words):

@@ -1,22 +1,19 @@
 """Several reports per user: in passes or in one visit, each in an order of its own; what they cost in all."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 from reference import g_test
-from tiny_runs import ONCE, finished, loaded, prepared, resumed, started
+from tiny_runs import SMALL_ONCE as SMALL
+from tiny_runs import finished, loaded, prepared, resumed, started
 
 from sqsgd import Ledger, central_guarantee
 from sqsgd.cli.train import describe
 from sqsgd.report.page import write_report
-from sqsgd.training import order as orders
-from sqsgd.training.order import Order, keep_order, kept_order, secret_order, seeded_order
+from sqsgd.training.order import Order, keep_order, kept_order, secret_order
 from sqsgd.training.settings import RunConfig, load_config, make_config
 from sqsgd.training.summary import about_once
-
-SMALL = {**ONCE, "clients": 40, "rounds": 4, "epsilon": 1.0}
 
 
 @pytest.fixture(scope="module", params=[{"reports": 2}, {"reports": 2, "visits": 1}], ids=str)
@@ -51,7 +48,7 @@ def slots_of(order, rounds):
     return [order.cohort(round).tolist() for round in range(rounds)]
 
 
-def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round():
+def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round(tmp_path):
     order = secret_order(12, 3, rounds=4, reports=2)
     found = slots_of(order, 8)
     for part in (found[:4], found[4:]):
@@ -61,6 +58,7 @@ def test_each_pass_goes_through_all_users_and_each_visit_repeats_its_round():
     with pytest.raises(ValueError, match="round 8 needs 3 users who have not reported"):
         order.cohort(8)
     visit = secret_order(12, 3, rounds=4, reports=3, one_visit=True)
+    assert kept_order(keep_order(visit, tmp_path)) == visit
     for round in slots_of(visit, 4):
         assert sorted(round[:3]) == sorted(round[3:6]) == sorted(round[6:])
     assert visit.sent(0) == 3
@@ -83,15 +81,6 @@ def test_the_orders_of_several_reports_are_independent(one_visit, monkeypatch):
     words = Order._words  # broken: one order for all reports
     monkeypatch.setattr(Order, "_words", lambda self, _, *where: words(self, 0, *where))
     assert p_value() < 1e-6
-
-
-def test_seeded_orders_of_one_report_stay_as_they_were_and_files_keep_all(tmp_path):
-    one, two = (seeded_order(50, 5, 3, reports=reports) for reports in (1, 2))
-    assert one.cohort(0).tolist() == two.cohort(0).tolist()
-    assert two.cohort(10).tolist() != two.cohort(0).tolist()
-    order = secret_order(100, 10, rounds=7, reports=3, one_visit=True)
-    assert kept_order(keep_order(order, tmp_path)) == order
-    assert len(order.key) == 3 * orders.KEY_BYTES
 
 
 def test_missing_reports_are_subtracted_where_they_hurt_most():
@@ -146,13 +135,8 @@ def test_after_a_crash_the_passes_go_on_in_the_same_orders(tmp_path):
 
 
 def test_reports_imply_participation_and_rounds():
-    """With 60,000 users and 16 reports: 6 rounds in each pass."""
+    """With 60,000 users and 16 reports: 6 rounds in each pass, or all reports in one visit."""
     assert make_config({"reports": 1}).once
-    config = dataclasses.replace(RunConfig(epsilon=4.0, clients=60000, reports=16)).on(None, 60000)
-    assert (config.participation, config.rounds, config.participants, config.asked) == (
-        "once", 96, 10000, 10000,
-    )  # fmt: skip
-    visit = RunConfig(epsilon=4.0, clients=60000, reports=16, visits=1).on(None, 60000)
-    assert (visit.rounds, visit.participants, visit.asked) == (100, 600, 9600)
-    many = RunConfig(epsilon=1.0, clients=60000, reports=200).on(None, 60000)
-    assert (many.rounds, many.participants) == (200, 60000)
+    for visits, wanted in ((0, (96, 10000, 10000)), (1, (100, 600, 9600))):
+        config = RunConfig(epsilon=4.0, clients=60000, reports=16, visits=visits).on(None, 60000)
+        assert (config.participation, config.rounds, config.participants, config.asked) == ("once", *wanted)

@@ -1,30 +1,15 @@
 """What a run reached, promised, sent and took; and the central guarantee, or that there is none."""
 
 import json
-import math
 from fractions import Fraction
 
 import pytest
 from tiny_runs import prepared
 
 from sqsgd import central_guarantee, make_scheme
-from sqsgd.training.summary import ACCURACY, DELTA, Headline, about_once, read_headline
+from sqsgd.training.summary import DELTA, Headline, about_once
 
 ERROR = Headline(name="RMSE", better="lower")
-
-
-def test_accuracy_is_the_headline_unless_another_metric_is_named():
-    assert read_headline({"accuracy": 0.5, "test_loss": 1.0}) == (ACCURACY, 0.5)
-    line = {"metric": "RMSE", "better": "lower", "metrics": {"RMSE": 0.25, "R2": 0.5}, "test_loss": 0.0625}
-    assert read_headline(line) == (ERROR, 0.25)
-    assert read_headline({"metric": "loss", "better": "lower", "metrics": {}, "test_loss": 2.0}) == (
-        Headline(name="loss", better="lower"),
-        2.0,
-    )
-    assert read_headline({"round": 3}) is None
-    _, value = read_headline({"metric": "R2", "better": "higher", "metrics": {"R2": "nan"}})
-    assert math.isnan(value)
-    assert (ACCURACY.shown(0.12345), ERROR.shown(0.12345)) == ("12.35%", "0.1235")
 
 
 INDEX = make_scheme("privunit-index", dim=3920, epsilon=4.0)
@@ -66,13 +51,6 @@ def test_empty_slots_leave_the_order_within_rounds():
     assert (full["central_order"], full["central_users"]) == ("run", 3000)
     assert (missing["order"], missing["central_order"], missing["central_users"]) == ("run", "round", 1499)
     assert about(1500, 1499)["central_order"] == "run"  # users of a simulation do not come and go
-
-
-def test_a_seeded_order_is_told_with_the_number():
-    found = about(1500, 1500, seeded=True)
-    assert found["order_seeded"] is True
-    assert found["central_note"].endswith("would guarantee with a secret order and secure noise)")
-    assert "seeded" not in about(1500, 1500)["central_note"]
 
 
 @pytest.mark.parametrize(

@@ -26,15 +26,3 @@ def model():
 
 def batch_norm():
     return nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))
-
-
-def broken():
-    return 1 / 0
-
-
-def needs_an_argument(wanted):
-    return data()
-
-
-def too_few_classes():
-    return nn.Linear(8, 2)

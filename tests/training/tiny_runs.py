@@ -13,6 +13,7 @@ ONCE = {
     "scheme": "auto", "epsilon": 8.0, "bytes": 48, "rounds": 10, "decay": "linear",
     "evaluate_every": 5, "checkpoint_every": 3, "workers": 1,
 }  # fmt: skip
+SMALL_ONCE = {**ONCE, "clients": 40, "rounds": 4, "epsilon": 1.0}
 """Each user reports once."""
 
 SIGNS = {"options": {"code": "signs"}, "decay": "none"}
@@ -29,6 +30,10 @@ SWEEP = {
     "seeds": [1, 2],
 }  # fmt: skip
 """A sweep of such runs."""
+
+
+def without_times(values):
+    return {name: value for name, value in values.items() if not name.startswith(("seconds", "share_"))}
 
 
 def prepared(folder, base=TINY, **changes):

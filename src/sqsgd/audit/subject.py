@@ -90,8 +90,7 @@ def tight(scheme: Scheme, size: int) -> Scheme:
     if isinstance(made, NearestVertices):
         made = replace(made, dim=dim, nearest=best_nearest(dim, made.epsilon))
     elif isinstance(made, SparseMatches) and (best := best_sparse(dim, made.law.epsilon, 8 * size)):
-        counts = {"near": best.near, "count": best.count, "threshold": best.threshold}
-        made = replace(made, law=replace(made.law, size=dim, **counts))
+        made = replace(made, law=best.law)
     else:
         return scheme
     return replace(scheme, transforms=(Rotate(rounds=2),), mechanism=made)

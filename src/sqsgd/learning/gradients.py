@@ -1,7 +1,7 @@
 """A model as one float32 vector, and the gradients of its loss as such vectors.
 
 The order is that of ``model.parameters()``, trainable ones only, each in row-major order. Several clients are
-computed in parallel, or many at once: by a kernel for softmax models, else by ``vmap``.
+computed in parallel, or many at once by ``vmap``.
 """
 
 import contextlib
@@ -31,7 +31,6 @@ _T = TypeVar("_T")
 _DEFAULT = OBJECTIVES[DEFAULT]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 _FLOATS = 1 << 22  # gradients that vmap computes at once
-_CLIENTS = 128  # that a thread takes at once
 
 
 def prepare_torch() -> None:
@@ -154,44 +153,6 @@ def in_threads(one: Callable[[_T], tuple[float, Vector]], work: Iterable[_T], wo
             yield from pool.map(one, some)
 
 
-def linear_head(model: nn.Module) -> nn.Linear | None:
-    """Return the model's only layer, if it is a softmax of the inputs themselves: all of it is trained."""
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
-    *before, last = layers or [model]
-    plain = all(type(layer) in (nn.Flatten, nn.Identity) for layer in before)
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "parametrizations")
-    watched = any(getattr(module, name, None) for module in model.modules() for name in hooks)
-    if not plain or watched or type(last) is not nn.Linear:
-        return None
-    return last if all(parameter.requires_grad for parameter in last.parameters()) else None
-
-
-def head_gradients(
-    head: nn.Linear, dataset: Dataset, chosen: Indices, bounds: Indices, *, workers: int = 1
-) -> tuple[Losses, Rows]:
-    """Return each client's mean cross entropy and gradient; client i has examples chosen[bounds[i]:bounds[i +
-    1]].
-
-    tests/learning/test_gradients.py::test_a_row_depends_on_its_client_alone.
-    """
-    from sqsgd._internal.kernels.softmax import softmax_gradients
-
-    features = dataset.train_inputs.flatten(1).numpy()
-    labels = dataset.train_labels.numpy()
-    weights = head.weight.detach().numpy()
-    biases = np.empty(0, np.float32) if head.bias is None else head.bias.detach().numpy()
-    count = len(bounds) - 1
-    losses, rows = np.empty(count), np.empty((count, weights.size + biases.size), np.float32)
-
-    def work(start: int) -> None:
-        part, ends = slice(start, start + _CLIENTS), bounds[start : start + _CLIENTS + 1]
-        softmax_gradients(features, labels, weights, biases, chosen, ends, losses[part], rows[part])
-
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(0, count, _CLIENTS)))
-    return losses, rows
-
-
 def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
     """Whether ``batched_gradients`` can compute this loss: vmap supports all of it, with equal results."""
     try:
@@ -206,7 +167,10 @@ def batchable(model: nn.Module, dataset: Dataset, objective: Objective) -> bool:
 def batched_gradients(
     model: nn.Module, dataset: Dataset, chosen: Indices, objective: Objective
 ) -> tuple[Losses, Rows]:
-    """The same for any loss without randomness. The last bits may depend on who is computed together."""
+    """The losses and gradients of many clients, with a row of ``chosen`` each, of a loss without randomness.
+
+    The last bits may depend on who is computed together.
+    """
     size = max(1, _FLOATS // parameter_count(model))
     each = of_batches(model, objective, chunk_size=size)
     return each(dataset.train_inputs[chosen], dataset.train_labels[chosen])

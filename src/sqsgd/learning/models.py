@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
 from sqsgd.learning.factories import call_factory, find_named, is_factory_name, unknown_name
-from sqsgd.learning.features import AS_MODELS, FEATURES, PRETRAINED, unit
+from sqsgd.learning.features import AS_MODELS, PRETRAINED
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -55,7 +55,7 @@ def make_model(
         if isinstance(given, nn.Module):
             raise ValueError(f"model {name!r} is a module, not a factory; write a function that makes one")
     elif given is None and name not in known:
-        raise unknown_name("model", name, known)
+        raise unknown_name("model", name, [*known, *AS_MODELS])
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         offered = {"classes": classes, "in_shape": in_shape, "intercept": intercept and name != PRETRAINED}
@@ -73,17 +73,12 @@ def make_model(
 class LeNet5(nn.Module):
     """119,850 parameters, as in the paper, which gives no widths; 64, 32 and 128 are the simplest."""
 
-    def __init__(
-        self, classes: int, in_shape: Shape, channels: Shape = (64, 32), hidden: Shape = (128,), pad: int = 0
-    ) -> None:
+    def __init__(self, classes: int, in_shape: Shape) -> None:
         super().__init__()
-        depth, height, width = _image_shape("lenet5", in_shape)
-        rows, columns = (((size + 2 * pad - 4) // 2 - 4) // 2 for size in (height, width))
-        if rows < 1 or columns < 1:
-            raise ValueError(f"model 'lenet5' needs images of at least 16 x 16, not {height} x {width}")
-        self.first = nn.Conv2d(depth, channels[0], 5, padding=pad)
-        self.second = nn.Conv2d(channels[0], channels[1], 5)
-        self.head = _fully_connected((channels[1] * rows * columns, *hidden, classes))
+        depth, *sizes = _image_shape("lenet5", in_shape, least=16)
+        rows, columns = (((size - 4) // 2 - 4) // 2 for size in sizes)
+        self.first, self.second = nn.Conv2d(depth, 64, 5), nn.Conv2d(64, 32, 5)
+        self.head = _fully_connected((32 * rows * columns, 128, classes))
         _zero_biases(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -130,26 +125,6 @@ class _Block(nn.Module):
         return self.shortcut(features) + branch  # type: ignore[no-any-return]
 
 
-class TanhCnn(nn.Module):
-    """26,010 parameters on digits: the network of Papernot et al. 2020 for gradients of single records."""
-
-    def __init__(self, classes: int, in_shape: Shape) -> None:
-        super().__init__()
-        depth, height, width = _image_shape("tanh-cnn", in_shape)
-        if min(height, width) < 16:
-            raise ValueError(f"model 'tanh-cnn' needs images of at least 16 x 16, not {height} x {width}")
-        self.first = nn.Conv2d(depth, 16, 8, stride=2, padding=3)
-        self.second = nn.Conv2d(16, 32, 4, stride=2)
-        rows, columns = (((size - 2) // 2 - 4) // 2 for size in (height, width))
-        self.hidden = nn.Linear(32 * rows * columns, 32)
-        self.head = nn.Linear(32, classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        images = max_pool2d(torch.tanh(self.first(images)), 2, 1)
-        images = max_pool2d(torch.tanh(self.second(images)), 2, 1)
-        return self.head(torch.tanh(self.hidden(images.flatten(1))))  # type: ignore[no-any-return]
-
-
 class Gru(nn.Module):
     """Scores of the token after each of a sequence; written out, because ``vmap`` lacks ``nn.GRU``."""
 
@@ -186,6 +161,15 @@ def _mlp(classes: int, in_shape: Shape) -> nn.Module:
     return model
 
 
+def _tanh_cnn(classes: int, in_shape: Shape) -> nn.Module:
+    """26,010 parameters on digits: the network of Papernot et al. 2020 for gradients of single records."""
+    depth, *sizes = _image_shape("tanh-cnn", in_shape, least=16)
+    rows, columns = (((size - 2) // 2 - 4) // 2 for size in sizes)
+    first, second = nn.Conv2d(depth, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)
+    convolutions = [first, nn.Tanh(), nn.MaxPool2d(2, 1), second, nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten()]
+    return nn.Sequential(*convolutions, nn.Linear(32 * rows * columns, 32), nn.Tanh(), nn.Linear(32, classes))
+
+
 def _linear(classes: int, in_shape: Shape, intercept: bool = True) -> nn.Sequential:
     """Softmax or least-squares regression, initialised to zero."""
     layer = nn.Linear(math.prod(in_shape), classes, bias=intercept)
@@ -194,31 +178,14 @@ def _linear(classes: int, in_shape: Shape, intercept: bool = True) -> nn.Sequent
     return nn.Sequential(nn.Flatten(), layer)
 
 
-class _Features(nn.Module):
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return unit(FEATURES[self.name].rows(images))
-
-
-def _softmax_on(name: str, classes: int, in_shape: Shape) -> nn.Module:
-    features = FEATURES[name].rows(torch.zeros(1, *_image_shape(f"{name}-linear", in_shape)))
-    return nn.Sequential(_Features(name), *_linear(classes, features.shape[1:], intercept=False))
-
-
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
-    # LeCun et al. 1998 with ReLU and full connections: 61,706 parameters.
-    "lenet5-classic": partial(LeNet5, channels=(6, 16), hidden=(120, 84), pad=2),
     "gru": Gru,
     "linear": _linear,
-    **{f"{name}-linear": partial(_softmax_on, name) for name in AS_MODELS},
     "mlp": _mlp,
     "resnet20": partial(ResNet110, each=3),  # 270,704 parameters, a sixth of the time of ResNet-110
     "resnet110": ResNet110,
-    "tanh-cnn": TanhCnn,
+    "tanh-cnn": _tanh_cnn,
 }
 
 
@@ -248,10 +215,13 @@ def _channels_last(images: torch.Tensor) -> torch.Tensor:
     return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
 
 
-def _image_shape(name: str, in_shape: Shape) -> Shape:
+def _image_shape(name: str, in_shape: Shape, least: int = 1) -> Shape:
     if len(in_shape) != 3:
         instead = "for features or other vectors use linear or mlp"
         raise ValueError(f"model {name!r} takes images (channels, height, width), not {in_shape}; {instead}")
+    if min(in_shape[1:]) < least:
+        shown = " x ".join(map(str, in_shape[1:]))
+        raise ValueError(f"model {name!r} needs images of at least {least} x {least}, not {shown}")
     return in_shape
 
 

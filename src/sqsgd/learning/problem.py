@@ -70,7 +70,7 @@ class LearningProblem:
     def gradients(self, weights: Vector, round: int, cohort: Sequence[int]) -> Iterator[tuple[float, Vector]]:
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
-            if self._head is not None or (self.minibatch and self._batchable):
+            if self.minibatch and self._batchable:
                 for start in range(0, len(cohort), _AHEAD):
                     some = np.asarray(cohort[start : start + _AHEAD])
                     losses, rows = self.gradient_rows(weights, round, some)
@@ -139,31 +139,20 @@ class LearningProblem:
         """Return the same for many clients at once: a gradient in each row."""
         set_flat(self.model, weights)
         with self._named(f"round {round}"):
-            return self._rows(round, cohort)
-
-    def _rows(self, round: int, cohort: Indices) -> tuple[Losses, Rows]:
-        chosen, bounds = self._chosen(round, cohort)
-        if self._head is not None:
-            return gradients.head_gradients(self._head, self.dataset, chosen, bounds, workers=self.workers)
-        losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
-        sizes, alone = np.diff(bounds), np.ones(len(cohort), bool)
-        for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
-            group = np.flatnonzero(sizes == size)
-            if len(group) > 1 and self._batchable:
-                places = bounds[group][:, None] + np.arange(size)
-                found = gradients.batched_gradients(self.model, self.dataset, chosen[places], self.objective)
-                (losses[group], rows[group]), alone[group] = found, False
-        others = np.flatnonzero(alone)
-        singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
-        for i, (loss, row) in zip(others, singles, strict=True):
-            losses[i], rows[i] = loss, row
-        return losses, rows
-
-    @cached_property
-    def _head(self) -> nn.Linear | None:
-        labels, inputs = self.dataset.train_labels, self.dataset.train_inputs
-        fits = self.objective.is_default and labels.ndim == 1 and inputs.is_cpu and not self.local_epochs
-        return gradients.linear_head(self.model) if fits else None
+            chosen, bounds = self._chosen(round, cohort)
+            losses, rows = np.empty(len(cohort)), np.empty((len(cohort), self.dim), np.float32)
+            sizes, alone = np.diff(bounds), np.ones(len(cohort), bool)
+            for size in np.unique(sizes[sizes <= _MOST_EXAMPLES]):
+                group = np.flatnonzero(sizes == size)
+                if len(group) > 1 and self._batchable:
+                    places = chosen[bounds[group][:, None] + np.arange(size)]
+                    found = gradients.batched_gradients(self.model, self.dataset, places, self.objective)
+                    (losses[group], rows[group]), alone[group] = found, False
+            others = np.flatnonzero(alone)
+            singles = self._one_by_one(round, cohort[others].tolist()) if others.size else ()
+            for i, (loss, row) in zip(others, singles, strict=True):
+                losses[i], rows[i] = loss, row
+            return losses, rows
 
     @cached_property
     def _batchable(self) -> bool:

@@ -58,15 +58,6 @@ class SparseLaw:
         """Above zero only if N < s + t."""
         return max(0, self.near + self.count - self.size)
 
-    def _hits(self) -> list[arb]:
-        """A_h / (C(N, t) 2^t) for h from ``fewest_hits`` on: P(h) / 2^h for the hypergeometric law P."""
-        n, s, t, h = self.size, self.near, self.count, self.fewest_hits
-        first = fmpz.bin_uiui(s, h) * fmpz.bin_uiui(n - s, t - h)
-        terms = [arb(first) / arb(fmpz.bin_uiui(n, t)) / arb(fmpz(1) << h)]
-        for h in range(self.fewest_hits, self.most_hits):
-            terms.append(terms[-1] * ((s - h) * (t - h)) / (2 * (h + 1) * (n - s - t + h + 1)))
-        return terms
-
     def row(self, matches: int) -> Iterator[tuple[int, arb]]:
         """(j, share of the codes with l = ``matches`` and j wrong signs), until the rest is negligible.
 
@@ -166,7 +157,13 @@ class SparseLaw:
 
 @lru_cache(maxsize=32)
 def _hit_shares(law: SparseLaw, bits: int) -> list[arb]:
-    return law._hits()
+    """A_h / (C(N, t) 2^t) for h from ``fewest_hits`` on: P(h) / 2^h for the hypergeometric law P."""
+    n, s, t, h = law.size, law.near, law.count, law.fewest_hits
+    first = fmpz.bin_uiui(s, h) * fmpz.bin_uiui(n - s, t - h)
+    terms = [arb(first) / arb(fmpz.bin_uiui(n, t)) / arb(fmpz(1) << h)]
+    for h in range(law.fewest_hits, law.most_hits):
+        terms.append(terms[-1] * ((s - h) * (t - h)) / (2 * (h + 1) * (n - s - t + h + 1)))
+    return terms
 
 
 @lru_cache(maxsize=32)

@@ -12,14 +12,16 @@ docs/proofs/shuffled-reports.md proves this, and that what is computed here is n
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from flint import arb, fmpz, fmpz_poly
 
 from sqsgd._internal import exact
 from sqsgd._internal.exact import Densities
 
+Sum = TypeVar("Sum")
 TOLERANCE = 2.0**-10  # of ε, relative
 FINENESS = 2**10  # mean squares over squared steps of the grid
 _SLACK_BITS = 14  # about 2^-14 of δ is given away for speed
@@ -315,9 +317,10 @@ class SpreadSums:
         """Return the grid for sums of ``count`` jumps: a power of two, fine against what varies upward."""
         return max(self._finest, math.floor(math.log2(_square(self._upward) * count / FINENESS) / 2))
 
-    def single(self, exponent: int) -> GridLaw:
+    @cached_property
+    def single(self) -> GridLaw:
         """One jump: sizes are moved up by less than 2^-64 steps and split between their neighbours."""
-        whole, unit = fmpz(1) << self.bits, 1 << _FRACTION
+        exponent, whole, unit = self.exponent(1), fmpz(1) << self.bits, 1 << _FRACTION
         places: dict[int, fmpz] = {}
         still = arb(1)
         for size, chance in self.jumps:
@@ -334,14 +337,8 @@ class SpreadSums:
         return GridLaw(exponent=exponent, first=first, masses=masses, top=top)
 
     def of(self, count: int) -> GridLaw:
-        """Return the sum of ``count`` jumps, by doubling."""
-        law, size = self.single(self.exponent(1)), 1
-        for bit in bin(count)[3:]:
-            law, size = self.added(law, law, 2 * size), 2 * size
-            if bit == "1":
-                size += 1
-                law = self.added(law, self.single(law.exponent), size)
-        return law
+        """Return the sum of ``count`` jumps."""
+        return repeated(self.single, count, self.added)
 
     def added(self, one: GridLaw, other: GridLaw, count: int) -> GridLaw:
         """Return the sum of two independent sums, which has ``count`` jumps, on the grid for these."""
@@ -358,16 +355,9 @@ class SpreadSums:
     def _trimmed(self, law: GridLaw, count: int) -> GridLaw:
         """Without the mass at the upper end that may be lost; as much is moved up from the lower end."""
         allowed = (fmpz(1) << (self.bits - self.spare)) * count // (_SHARE * self.most)
-        masses = law.masses
-        length, gone = masses.length(), fmpz(0)
-        while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
-            length -= 1
-        start, moved, lowest = 0, fmpz(0), math.floor(-self._reach * 2.0**-law.exponent)
-        while start < length - 1 and (law.first + start < lowest or moved + masses[start] <= allowed):
-            moved += masses[start]
-            start += 1
-        kept = masses.truncate(length).right_shift(start) + moved
-        return GridLaw(exponent=law.exponent, first=law.first + start, masses=kept, top=law.top)
+        lowest = math.floor(-self._reach * 2.0**-law.exponent)
+        start, masses = trimmed(law.masses, allowed, lowest - law.first)
+        return replace(law, first=law.first + start, masses=masses)
 
     @staticmethod
     def _coarser(law: GridLaw, exponent: int) -> GridLaw:
@@ -382,6 +372,31 @@ class SpreadSums:
                 top=-(-law.top // 2),
             )
         return law
+
+
+def repeated(single: Sum, count: int, added: Callable[[Sum, Sum, int], Sum]) -> Sum:
+    """Return the sum of ``count`` draws by doubling; ``added`` takes two sums and the draws of both."""
+    law, draws = single, 1
+    for bit in bin(count)[3:]:
+        law, draws = added(law, law, 2 * draws), 2 * draws
+        if bit == "1":
+            law, draws = added(law, single, draws + 1), draws + 1
+    return law
+
+
+def trimmed(masses: fmpz_poly, allowed: fmpz | int, lowest: int = 0) -> tuple[int, fmpz_poly]:
+    """Without a mass of at most ``allowed`` at the upper end; as much moves up to the first place kept.
+
+    What is before the place ``lowest`` moves up in any case.
+    """
+    length, gone = masses.length(), fmpz(0)
+    while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
+        length -= 1
+    start, moved = 0, fmpz(0)
+    while start < length - 1 and (start < lowest or moved + masses[start] <= allowed):
+        moved += masses[start]
+        start += 1
+    return start, masses.truncate(length).right_shift(start) + moved
 
 
 def _square(jumps: list[tuple[float, float]]) -> float:

@@ -132,14 +132,8 @@ class History:
 
     def after(self, entry: Entry | None) -> Fraction:
         """The spending once this report is paid for, exactly, or per record at a δ rounded up."""
-        epsilon, uses, pure_rho = from_units(self.spent_units), dict(self.uses), self.pure_rho
-        if entry is not None and entry.rho:
-            if self._counts(entry):
-                key = (Fraction(entry.rho), entry.rate)
-                uses[key] = uses.get(key, 0) + 1
-        elif entry is not None:
-            epsilon += Fraction(entry.epsilon)
-            pure_rho += account.pure_rho(entry.epsilon) if self.delta is not None else 0
+        units, uses, pure_rho = self._sums(entry)
+        epsilon = from_units(units)
         if self.delta is None:
             return epsilon
         if self.delta == 0:
@@ -151,8 +145,19 @@ class History:
             every = [account.Uses(rho=each.rho, count=each.count) for each in made]
             return Fraction(account.mixed_epsilon(every, epsilon, pure_rho, self.delta))
 
-    def _counts(self, entry: Entry) -> bool:
-        return entry.turn < 0 or (entry.task, entry.turn, entry.rho) not in self.turns
+    def _sums(self, entry: Entry | None) -> tuple[int, dict[tuple[Fraction, float], int], Fraction]:
+        """The pure epsilons in units, the uses per record and the zCDP of pure reports, with this report."""
+        units, uses, pure_rho = self.spent_units, self.uses, self.pure_rho
+        if entry is None:
+            return units, uses, pure_rho
+        more = to_units(_epsilon(entry.epsilon, least=math.ulp(0.0)))
+        if not entry.rho:
+            units += more
+            pure_rho += account.pure_rho(entry.epsilon) if self.delta is not None else 0
+        elif entry.turn < 0 or (entry.task, entry.turn, entry.rho) not in self.turns:
+            key = Fraction(entry.rho), entry.rate
+            uses = {**uses, key: uses.get(key, 0) + 1}
+        return units, uses, pure_rho
 
     def read(self, file: BinaryIO) -> str:
         """Add the file's remaining lines. Returns what is wrong with the first invalid one, if any."""
@@ -196,20 +201,15 @@ class History:
         entry = Entry(
             **{name: fields[name] for name in Entry.__slots__ if name in fields or name not in _RECORD}
         )
-        units = self.spent_units + to_units(_epsilon(entry.epsilon, least=math.ulp(0.0)))
+        units, uses, pure_rho = self._sums(entry)
         if self.delta is None and (entry.rho or units > self.cap_units):
             raise ValueError("spends more than the cap allows")
         key = (entry.task, entry.round)
         if key in self.answered:
             raise ValueError(f"answers round {entry.round} of the task {entry.task!r} a second time")
+        self.spent_units, self.uses, self.pure_rho = units, uses, pure_rho
         if entry.rho:
-            if self._counts(entry):
-                at = (Fraction(entry.rho), entry.rate)
-                self.uses[at] = self.uses.get(at, 0) + 1
-                self.turns.add((entry.task, entry.turn, entry.rho))
-        else:
-            self.spent_units = units
-            self.pure_rho += account.pure_rho(entry.epsilon) if self.delta is not None else 0
+            self.turns.add((entry.task, entry.turn, entry.rho))
         self.answered.add(key)
         self.entries.append(entry)
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from flint import arb, fmpz, fmpz_poly
 
 from sqsgd._internal import exact
-from sqsgd.privacy.blanket import rounded_up
+from sqsgd.privacy.blanket import repeated, rounded_up, trimmed
 
 _FINE = 2.0**-9  # of the variance of the privacy loss, what the grid may add
 _DENSE = 24  # dots below so many steps of the grid are not skipped
@@ -64,29 +64,8 @@ class Losses:
 
     def added(self, other: Losses, bits: int, allowed: int) -> Losses:
         """The sum of two independent losses. At both ends a mass of at most ``allowed`` is moved up."""
-        masses = self.masses * other.masses // (fmpz(1) << bits)
-        length, gone = masses.length(), fmpz(0)
-        while length > 1 and (gone := gone + masses[length - 1]) <= allowed:
-            length -= 1
-        start, moved = 0, fmpz(0)
-        while start < length - 1 and moved + masses[start] <= allowed:
-            moved += masses[start]
-            start += 1
-        return Losses(
-            first=self.first + other.first + start,
-            masses=masses.truncate(length).right_shift(start) + moved,
-        )
-
-    def times(self, count: int, bits: int, allowed: Callable[[int], int]) -> Losses:
-        """Return the sum of ``count`` independent losses, by doubling."""
-        law, size = self, 1
-        for bit in bin(count)[3:]:
-            size *= 2
-            law = law.added(law, bits, allowed(size))
-            if bit == "1":
-                size += 1
-                law = law.added(self, bits, allowed(size))
-        return law
+        start, masses = trimmed(self.masses * other.masses // (fmpz(1) << bits), allowed)
+        return Losses(first=self.first + other.first + start, masses=masses)
 
     def epsilon(self, step: float, bits: int, delta: float) -> arb | None:
         """Return the least ε >= 0 with E(1 - e^(ε - loss))₊ <= δ, enclosed, or None if there is none.
@@ -156,16 +135,17 @@ class Table:
         reports = sum(count for _, count in self.passes)
         bits = math.ceil(-math.log2(delta)) + 2 * reports.bit_length() + 2 * _SPARE_BITS + 24
 
-        def allowed(count: int) -> int:
-            return int(Fraction(delta) * count / reports * (1 << (bits - _SPARE_BITS - 2)))
+        def added(one: Losses, other: Losses, count: int) -> Losses:
+            allowed = Fraction(delta) * count / reports * (1 << (bits - _SPARE_BITS - 2))
+            return one.added(other, bits, int(allowed))
 
         with exact.precision(2 * bits + 128):
             together: Losses | None = None
             size = 0
             for dots, count in self.passes:
-                law = losses(dots, self.step, bits).times(count, bits, allowed)
+                law = repeated(losses(dots, self.step, bits), count, added)
                 size += count
-                together = law if together is None else together.added(law, bits, allowed(size))
+                together = law if together is None else added(together, law, size)
             if together is None:
                 return 0.0
             found = together.epsilon(self.step, bits, delta)

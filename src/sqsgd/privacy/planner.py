@@ -281,12 +281,12 @@ def recommended(
     ways: Sequence[Stateless], optimum: float, *, dim: int, epsilon: float, bytes: int, visits: float = 1
 ) -> Recommendation | None:
     """What ``automatic_scheme`` takes for reports in every round, and why; the errors and bytes of others."""
-    share = average_for(visits)
+    share, budget = average_for(visits), f"--epsilon {epsilon:g} --bytes {bytes}"
     if share and _fits("sqsgd-stateless", dim, epsilon, bytes):
         scheme = make_scheme("sqsgd", dim=dim, epsilon=epsilon, bytes=bytes, average=share)
         return Recommendation(
             scheme="sqsgd",
-            options=f"--scheme sqsgd --option average={share:g} --epsilon {epsilon:g} --bytes {bytes}",
+            options=f"--scheme sqsgd --option average={share:g} {budget}",
             message_bytes=scheme.bits // 8,
             optimum_ratio=ratio(scheme.nmse, optimum),
             reason=f"each client reports {visits:.0f} times, so it sends the average of its last "
@@ -305,7 +305,7 @@ def recommended(
     reason = f"error {best.nmse / unit:.3g}{measure} in {best.message_bytes:,} bytes"
     return Recommendation(
         scheme=best.name,
-        options=f"--scheme {best.name} --epsilon {epsilon:g} --bytes {bytes}",
+        options=f"--scheme {best.name} {budget}",
         message_bytes=best.message_bytes,
         optimum_ratio=ratio(best.nmse, optimum),
         reason=f"{reason}; {', '.join(described)}" if others else reason,

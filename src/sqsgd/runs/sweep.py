@@ -27,10 +27,8 @@ from sqsgd.training.summary import ACCURACY, mean_interval, read_headline
 
 TUNING_SEED = 1000
 FIGURES = {
-    "communication": "figure1-communication",
-    "subsampling": "figure2-subsampling",
-    "tradeoff": "figure3-tradeoff",
-    "privacy": "figure4-privacy",
+    name.partition("-")[2]: name
+    for name in ("figure1-communication", "figure2-subsampling", "figure3-tradeoff", "figure4-privacy")
 }
 UNNAMED = ("rounds", "batch", "evaluate_every", "checkpoint_every", "test_images", "data_dir", "workers")
 """Keys that a panel's name omits: how long it runs and how it is measured."""

@@ -305,17 +305,17 @@ class Run:
                     f"{self.folder / 'config.toml'}: {name} = {value!r}, but this run was begun with "
                     f"{kept[name]!r}: restore that value, or start again with another --out"
                 )
-        if kept["data"] != (data := self._about()["data"]):
-            raise ValueError(
-                f"dataset = {config.dataset!r} has shapes and a checksum of labels {data}, but this run was "
-                f"begun with {kept['data']}: give the same data in the same order, or another --out"
-            )
-        if kept["frozen"] != self._about()["frozen"]:
-            raise ValueError(
-                f"model = {config.model!r}: its frozen weights are others than this run began with"
-            )
-        if kept["fingerprint"] != self.scheme.fingerprint:
-            raise ValueError(f"scheme = {config.scheme!r} is another than this run was begun with")
+        about = self._about()
+        data = (
+            f"has shapes and a checksum of labels {about['data']}, but this run was begun with {kept['data']}"
+        )
+        for name, key, wrong in (
+            ("data", "dataset", f"{data}: give the same data in the same order, or another --out"),
+            ("frozen", "model", "has frozen weights that are others than this run began with"),
+            ("fingerprint", "scheme", "is another than this run was begun with"),
+        ):
+            if kept[name] != about[name]:
+                raise ValueError(f"{key} = {getattr(config, key)!r} {wrong}")
         if state.weights.size != self.problem.dim:
             raise ValueError(f"the checkpoint has {state.weights.size} weights, the model {self.problem.dim}")
         if config.unrepeatable and files.last_begun == state.round and not files.finished:
@@ -345,20 +345,18 @@ class Run:
     def rounds(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Record]:
         """The remaining rounds, each written before its record is yielded, unless ``stop``; the summary."""
         run, state = self.resumed()
-        if state.round < self.config.rounds or not RunFolder(self.folder).finished:
-            yield from run._rounds(state, stop)
-
-    def _rounds(self, state: State, stop: Callable[[], bool]) -> Iterator[Record]:
-        config, files, about = self.config, RunFolder(self.folder), self._about()
+        if state.round == self.config.rounds and RunFolder(self.folder).finished:
+            return
+        config, files, about = self.config, RunFolder(self.folder), run._about()
         # Flower's clients keep their last round only, so nothing older can be resumed.
         every = 1 if config.unrepeatable or config.engine == "flower" else config.checkpoint_every
         with files.held():
             files.keep_rounds(state.round)
             _LOG.info("round %s of %s", f"{state.round + 1:,}", f"{config.rounds:,}")
             try:
-                for record, after in self._engine_rounds(state, files):
+                for record, after in run._engine_rounds(state, files):
                     if after.round == config.rounds or after.round % config.evaluate_every == 0:
-                        record = dataclasses.replace(record, **self.problem.measure(after.weights).recorded())
+                        record = dataclasses.replace(record, **run.problem.measure(after.weights).recorded())
                     measured = reached(record)
                     level = logging.INFO if measured else logging.DEBUG
                     _LOG.log(level, told(record, config.rounds, measured))
@@ -374,11 +372,11 @@ class Run:
                 files.save(state, about)
                 raise
             _LOG.info("summary and central guarantee")
-            summary = self._summary(files.lines)
-            model = self.problem.named_weights(state.weights)
-            files.finish(model, summary, certificate(self.scheme, summary))
-            if self.order_file:  # nobody needs to know it any more
-                forget_secret(self.order_file)
+            summary = run._summary(files.lines)
+            model = run.problem.named_weights(state.weights)
+            files.finish(model, summary, certificate(run.scheme, summary))
+            if run.order_file:  # nobody needs to know it any more
+                forget_secret(run.order_file)
 
     def _engine_rounds(self, state: State, files: RunFolder) -> Iterator[tuple[Record, State]]:
         parts, config = (self.problem, self.scheme, self.settings, state), self.config

@@ -323,18 +323,14 @@ def clamped(sizes: Estimate, channel: Channel, reach: float) -> tuple[Estimate, 
     return kept, reach**2 * channel.second_moment(0.5 + kept / (2 * reach)) - kept**2
 
 
-def plan_error(
-    dim: int, picks: int, epsilon: float, channel: Channel, reach: float, top: int | None
-) -> tuple[float, int]:
+def plan_error(dim: int, picks: int, epsilon: float, channel: Channel, reach: float) -> tuple[float, int]:
     """The squared error of different picks minus the norm of none, and the best top set chosen with ε."""
-    _, counts, sizes = rank_groups(dim, top or 1)
+    _, counts, sizes = rank_groups(dim, 1)
     kept, noise = clamped(sizes, channel, reach)
     loss = counts * ((kept - sizes) ** 2 - sizes**2 + noise)
     if dim == 1:
         return float(loss[0]), 0
     tops, inside = np.cumsum(counts)[:-1], np.cumsum(loss)[:-1]
-    if top is not None:
-        tops, inside = tops[tops == top], inside[tops == top]
     chance = 1 / (tops + (dim - tops) * math.exp(-epsilon))
     sent, others = (1 - (1 - share) ** picks for share in (chance, chance * math.exp(-epsilon)))
     errors = sent * inside + others * (loss.sum() - inside)
@@ -363,36 +359,29 @@ def fedsel(
     bytes: int | None = None,
     *,
     picks: int | None = None,
-    top: int | None = None,
     levels: int | None = None,
-    select_share: float | None = None,
     reach: float | None = None,
 ) -> Scheme:
     """Sends a few large coordinates: picks each privately, then sends its value privately.
 
     b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
 
-    ``top`` is the size of the set that perturbed sampling prefers, ``select_share`` is ε1 / (ε1 + ε2), and
-    ``levels`` is the grid of the values. The defaults have the least predicted error (the paper sends one
-    pick), and ``reach`` is √(2 ln dim). The client keeps the rest.
+    ``levels`` is the grid of the values. The defaults, the size of the set that perturbed sampling prefers
+    and the split of ε have the least predicted error (the paper sends one pick), and ``reach`` is
+    √(2 ln dim). The client keeps the rest.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    if top is not None:
-        top = checks.integer("top", top, 1, dim - 1)
-    if select_share is not None:
-        select_share = checks.real("select_share", select_share, 0.001, 0.999)
     reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)
     picks = None if picks is None else checks.integer("picks", picks, 1, MOST_PICKS)
-    parts = _PARTS if select_share is None else (select_share,)
     alphabets = _PICK_LEVELS if levels is None else (checks.integer("levels", levels, 2, MOST_ALPHABET),)
     plans = []
     for alphabet in alphabets:
         for count in pick_counts(dim, epsilon, bits, alphabet, picks):
             share = equal_share(epsilon, count)
-            for part in parts if dim > 1 else (0.0,):  # of a pick's ε, for choosing its coordinate
+            for part in _PARTS if dim > 1 else (0.0,):  # of a pick's ε, for choosing its coordinate
                 choice = part * share
                 channel = PiecewiseGrid(alphabet, take_away(share, choice))
-                error, best_top = plan_error(dim, count, choice, channel, reach, top)
+                error, best_top = plan_error(dim, count, choice, channel, reach)
                 plans.append((error, count, choice, best_top, channel))
     if not plans:
         least = _pick_bits(dim, picks or 1, min(alphabets))

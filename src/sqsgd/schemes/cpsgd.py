@@ -20,7 +20,6 @@ from sqsgd.schemes.budgets import checked_budget, codes_that_fit, too_few_bytes
 MOST_ALPHABET = 2**32
 MOST_LEVELS = 1 << 20
 _LEVELS = sorted({round(2 ** (step / 4)) for step in range(4, 65)})  # candidates: the minimum is flat
-_FEW_TOSSES = 64  # per client: up to here, a single toss shows in the error
 _SLACK = 1 + 2.0**-30  # far more than the rounding error between a vector and its positions on the grid
 
 
@@ -136,17 +135,10 @@ def _best(
             return False
         return bits is None or codes_that_fit(bits, mechanism.alphabet) >= mechanism.dim
 
-    def sizes(levels: int) -> list[int]:
-        """The most coordinates that fit, and the most with one toss fewer: there the error may be less."""
-        counts = range(1, whole + 1)
-        most = bisect_left(counts, True, key=lambda size: not fits(draft(size, levels)))
-        tosses = draft(most, levels).trials if most else 0
-        if not 1 < tosses <= _FEW_TOSSES:
-            return [most] if most else []
-        fewer = bisect_left(counts[:most], True, key=lambda size: draft(size, levels).trials >= tosses)
-        return [size for size in (most, fewer) if size]
+    def most(levels: int) -> int:
+        return bisect_left(range(1, whole + 1), True, key=lambda size: not fits(draft(size, levels)))
 
-    drafts = [draft(size, levels) for levels in candidates for size in sizes(levels)]
+    drafts = [draft(size, levels) for levels in candidates if (size := most(levels))]
     if not drafts:
         levels, needed = candidates[0], draft(1, candidates[0]).alphabet
         noise = f"epsilon = {epsilon:g}, delta = {bare.delta:g} and clients = {clients}"

@@ -233,26 +233,21 @@ def _cap_scheme(
     name: str,
     budget: tuple[int, float, int | None],
     levels: int | None = None,
-    reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
     dim, epsilon, bits = budget
     left, norm = split(epsilon, norm_epsilon)
     if levels is not None:
         levels = checks.integer("levels", levels, 2, 256)
-    if reach is not None:
-        reach = checks.real("reach", reach, 0.1, 20.0)
-    free = levels is None and reach is None
-    if bits is None and not free:
-        raise ValueError(f"levels = {levels} and reach = {reach} need a budget: bytes = None sends float32")
-    if bits is None or (free and bits >= 32 * dim):
+        if bits is None:
+            raise ValueError(f"levels = {levels} needs a budget: bytes = None sends float32")
+    if bits is None or (levels is None and bits >= 32 * dim):
         whole = CapDirection(cap=make_cap(dim, left), norm=norm)
         return Scheme(name=name, dim=dim, transforms=(), mechanism=whole)
 
     def on_grid(count: int) -> Scheme:
         size = affordable(min(bits, Column(MOST_DIM, count).bits), count, max(dim, FEWEST))
-        grid = best_grid(count) if reach is None else Grid(levels=count, reach=reach)
-        mechanism = OnGrid(cap=make_cap(size, left), norm=norm, grid=grid)
+        mechanism = OnGrid(cap=make_cap(size, left), norm=norm, grid=best_grid(count))
         transforms = rotated_sample(dim, size, gaussian_rotation(dim))
         return Scheme(name=name, dim=dim, transforms=transforms, mechanism=mechanism)
 
@@ -269,7 +264,6 @@ def privunit(
     bytes: int | None = None,
     *,
     levels: int | None = None,
-    reach: float | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
     """Sends a rounded point near the vector's direction, and its norm; private in real arithmetic only.
@@ -277,10 +271,10 @@ def privunit(
     Direction by PrivUnit with the best cap, norm by ScalarDP.
 
     Without ``bytes``, or with four or more per coordinate, the whole vector as float32. Otherwise as many
-    rotated coordinates as fit, on a grid of the least predicted error (or ``levels`` over ± ``reach``).
+    rotated coordinates as fit, on a grid of the least predicted error (or of ``levels`` values).
     """
     budget = checked_budget(dim, epsilon, bytes)
-    return _cap_scheme(sphere_cap, "privunit", budget, levels, reach, norm_epsilon)
+    return _cap_scheme(sphere_cap, "privunit", budget, levels, norm_epsilon)
 
 
 @wraps(privunit, assigned=())  # the same options

@@ -279,10 +279,7 @@ class Request:
                 best, best_cost = choice, cost
         if best is None:
             raise too_few_bytes(self.bits, "a sparse code", SignedSubset(1, sizes[-1]).bits)
-        law = SparseLaw(
-            size=best.size, near=best.near, count=best.count, threshold=best.threshold, epsilon=left
-        )
-        return SparseMatches(law=law, norm=norm)
+        return SparseMatches(law=best.law, norm=norm)
 
 
 def visits(whole: int, size: int) -> float:
@@ -361,12 +358,9 @@ def best_of(candidates: Iterable[Choice]) -> Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseChoice:
-    """s, t and τ for codes of N coordinates; ``energy`` is E|v / m|² = t / m², with a known norm."""
+    """A law for codes of N coordinates; ``energy`` is E|v / m|² = t / m², with a known norm."""
 
-    size: int
-    near: int
-    count: int
-    threshold: int
+    law: SparseLaw
     energy: float
 
     @property
@@ -404,8 +398,9 @@ def best_sparse(size: int, epsilon: float, bits: int) -> SparseChoice | None:
         counts.add(min(most, count))
         count = max(count + 1, int(1.12 * count))
     best = min((_best_near(size, count, epsilon) for count in sorted(counts)), key=lambda each: each.loss)
-    wide, step = best.count // 10, max(1, best.count // 80)  # the error has several minima, a few t apart
-    beside = range(best.count - wide, min(best.count + wide, most) + 1, step)
+    count = best.law.count
+    wide, step = count // 10, max(1, count // 80)  # the error has several minima, a few t apart
+    beside = range(count - wide, min(count + wide, most) + 1, step)
     found = (_best_near(size, count, epsilon) for count in beside)
     return min(found, key=lambda each: each.loss, default=best)
 
@@ -423,7 +418,8 @@ def _best_near(size: int, count: int, epsilon: float) -> SparseChoice:
     best = min((choice(count * 4.0**power) for power in range(-1, 9)), key=lambda each: each.loss)
     factor = 2.0
     while factor > 1.01:
-        found = min((choice(best.near * factor), choice(best.near / factor)), key=lambda each: each.loss)
+        near = best.law.near
+        found = min((choice(near * factor), choice(near / factor)), key=lambda each: each.loss)
         if found.loss < best.loss:
             best = found
         else:
@@ -455,5 +451,5 @@ def of_counts(size: int, near: int, count: int, epsilon: float) -> SparseChoice:
         if high > _NEAR:
             break
     scale = math.exp(best) * largest_sum(size, near) / near
-    energy = count / scale**2 if scale > 0 else math.inf
-    return SparseChoice(size=size, near=near, count=count, threshold=threshold, energy=energy)
+    law = SparseLaw(size=size, near=near, count=count, threshold=threshold, epsilon=epsilon)
+    return SparseChoice(law=law, energy=count / scale**2 if scale > 0 else math.inf)

@@ -5,6 +5,7 @@ SQKR and PrivUnit_∞ send one bit per rotated coordinate, and privatise all bit
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -20,7 +21,9 @@ from sqsgd.core.codec import Columns
 from sqsgd.core.transforms import Rotate, Subsample, padded, rotated_sample
 from sqsgd.mechanisms.privquant import MOST_DIM, PrivQuant, Quantized
 from sqsgd.mechanisms.scalardp import ScalarDP
-from sqsgd.schemes.budgets import affordable, bits_of, checked_budget, full_reach
+from sqsgd.schemes.budgets import affordable, bits_of, checked_budget
+
+_REACH = 3.0  # root mean squares of a coordinate: clamping beyond it shortens vectors by 0.3 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,38 +119,44 @@ def best_size(epsilon: float, most: int) -> int:
     return 1 + bisect_left(range(1, most), True, key=lambda size: log_error(size + 1) >= log_error(size))
 
 
-def sqkr(
-    dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0, size: int | None = None
+def _one_bit(
+    name: str, dim: int, epsilon: float, bytes: int | None, choose: Callable[[float, int], PrivQuant]
 ) -> Scheme:
+    """One bit of each of some rotated coordinates, from ε and the most coordinates that ``bytes`` hold."""
+    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
+    whole, most = padded(dim), affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
+    quantizer = choose(epsilon, most)
+    mechanism = BoundedRange(quantizer=quantizer, reach=min(_REACH, math.sqrt(whole)), whole=whole)
+    return Scheme(name=name, dim=dim, transforms=rotated_sample(dim, quantizer.dim), mechanism=mechanism)
+
+
+def sqkr(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
     """Sends one bit for each coordinate of a sample, all in one randomised response.
 
     SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
 
-    That is PrivQuant with K = 2 and τ = k, which draws exactly. k is ``size``, by default the best within
-    ``bytes``. Bits round a coordinate over ± ``reach`` root mean squares of a vector as long as the bound,
-    after a rotation (Kashin's frame in the paper); clamping shortens by 0.3 % at a reach of 3.
+    That is PrivQuant with K = 2 and τ = k, which draws exactly. k is the best within ``bytes``. Bits round a
+    coordinate over ± 3 root mean squares of a vector as long as the bound, after a rotation (Kashin's frame
+    in the paper); clamping shortens by 0.3 %.
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    whole, reach = padded(dim), full_reach(reach, padded(dim), 20.0)
-    most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
-    size = best_size(epsilon, most) if size is None else checks.integer("size", size, 1, most)
-    quantizer = PrivQuant(size, 2, epsilon, threshold=size)
-    mechanism = BoundedRange(quantizer=quantizer, reach=reach, whole=whole)
-    return Scheme(name="sqkr", dim=dim, transforms=rotated_sample(dim, size), mechanism=mechanism)
+
+    def choose(epsilon: float, most: int) -> PrivQuant:
+        size = best_size(epsilon, most)
+        return PrivQuant(size, 2, epsilon, threshold=size)
+
+    return _one_bit("sqkr", dim, epsilon, bytes, choose)
 
 
-def privunit_inf(dim: int, epsilon: float, bytes: int | None = None, *, reach: float = 3.0) -> Scheme:
+def privunit_inf(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
     """Sends a corner of the cube near the vector (Bhowmick et al. 2018).
 
-    PrivQuant with K = 2 and the optimal τ and p; ``reach`` as in ``sqkr``. It sends as many coordinates as
-    ``bytes`` hold or, for ε up to 4.7, the few of SQKR. No other number is better
+    PrivQuant with K = 2 and the optimal τ and p; the range is that of ``sqkr``. It sends as many coordinates
+    as ``bytes`` hold or, for ε up to 4.7, the few of SQKR. No other number is better
     (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
     """
-    dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
-    whole, reach = padded(dim), full_reach(reach, padded(dim), 20.0)
-    most = affordable(min(bits or MOST_DIM, MOST_DIM), 2, dim)
-    quantizers = (PrivQuant(size, 2, epsilon) for size in (most, best_size(epsilon, most)))
-    quantizer = min(quantizers, key=lambda quantizer: 1 / (quantizer.dim * quantizer.scale**2))
-    mechanism = BoundedRange(quantizer=quantizer, reach=reach, whole=whole)
-    transforms = rotated_sample(dim, quantizer.dim)
-    return Scheme(name="privunit-inf", dim=dim, transforms=transforms, mechanism=mechanism)
+
+    def choose(epsilon: float, most: int) -> PrivQuant:
+        quantizers = (PrivQuant(size, 2, epsilon) for size in (most, best_size(epsilon, most)))
+        return min(quantizers, key=lambda quantizer: 1 / (quantizer.dim * quantizer.scale**2))
+
+    return _one_bit("privunit-inf", dim, epsilon, bytes, choose)

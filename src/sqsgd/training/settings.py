@@ -139,6 +139,16 @@ class Settings:
         options = {**silo_options(*known, share=self.sampling, batching=self.batching), **self.options}
         return make_scheme(RECORD, dim=dim, epsilon=self.epsilon, bytes=self.bytes or None, **options)
 
+    def check_fits(self, scheme: Scheme) -> None:
+        """Raise ValueError if the scheme would ignore the clipping norm, or the factors of the residual."""
+        scheme.check_clip(self.clip_norm or None)
+        no_residual = scheme.average or scheme.momentum or not scheme.keeps_state
+        if no_residual and (self.alpha, self.beta) != (1.0, 1.0):
+            raise ValueError(
+                f"alpha = {self.alpha:g}, beta = {self.beta:g}: {scheme.name!r} keeps no residual to weigh; "
+                "leave them out, or choose a scheme that sends a block, without average and momentum"
+            )
+
     def chosen(self, scheme: Scheme) -> Self:
         """Return the settings with the scheme, its code and the decay that were left to choose."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
@@ -162,14 +172,7 @@ class Settings:
             bound = self.clip_norm or self.bound or RECORD_BOUND[rule or "other"]
             lr = self.lr or record_rate(scheme, clients, bound, rule or "other")
             return dataclasses.replace(chosen, bound=bound, clip_norm=0.0, lr=lr)
-        scheme.check_clip(self.clip_norm or None)
-        if (self.alpha, self.beta) != (1.0, 1.0) and (
-            scheme.average or scheme.momentum or not scheme.keeps_state
-        ):
-            raise ValueError(
-                f"alpha = {self.alpha:g}, beta = {self.beta:g}: {scheme.name!r} keeps no residual to weigh; "
-                "leave them out, or choose a scheme that sends a block, without average and momentum"
-            )
+        self.check_fits(scheme)
         bound = self.bound or (ONCE_BOUND[rule] if rule else scheme.first_bound)
         if rule:
             lr = softmax_rate(scheme, clients, rounds, bound, rule=rule)

@@ -29,20 +29,21 @@ def round_randomly(x, factor, offset, noise, spare, codes):
     factor, offset = np.float32(factor), np.float32(offset)
     top, zero = np.float32(2) * offset, np.float32(0)
     bits, largest = x.view(np.int32), np.int32(0)
-    for first in range(0, x.size, 256):
-        here, words, target = x[first : first + 256], noise[first : first + 256], codes[first : first + 256]
-        sizes, last_bits = bits[first : first + 256], np.int32(0)
+    for start in range(0, x.size, 1024):  # four runs; numba would widen sums and maxima to 64 bits
+        end = start + 1024
+        here, words, target = x[start:end], noise[start:end], codes[start:end]
+        sizes, last_bits = bits[start:end], np.int32(0)
         for i in range(here.size):  # ``_round_one`` without ties: maxima and no branches, so it vectorises
             t = np.float32(np.float32(factor * here[i]) + offset)
             t = t if t > zero else zero
             t = t if t < top else top
             total = np.int32(np.int32(t * np.float32(65536)) + np.int32(words[i]))
             target[i] = np.uint8(total >> np.int32(16))
-            last_bits = max(last_bits, total & np.int32(65535))
-            largest = max(largest, sizes[i] & np.int32(0x7FFFFFFF))
+            last_bits = np.int32(max(last_bits, np.int32(total & np.int32(65535))))
+            largest = np.int32(max(largest, np.int32(sizes[i] & np.int32(0x7FFFFFFF))))
         if last_bits == 65535:
             for i in range(here.size):
-                fine = spare[8 * (first >> 8) + (i & 7)]
+                fine = spare[8 * ((start + i) >> 8) + (i & 7)]
                 target[i] = _round_one(here[i], factor, offset, words[i], fine)
     return largest < np.int32(0x7F800000)  # as integers, infinity and NaN are largest
 

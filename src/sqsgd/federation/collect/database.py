@@ -10,6 +10,7 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,10 +66,7 @@ class Database(ABC):
 
     def read_among(self, sql: str, values: Iterable[str]) -> list[tuple[Any, ...]]:
         """A query with ``{each}`` in the place of a query for the values."""
-        return self.read(sql.format(each=self._each), self._list(values))
-
-    def _list(self, values: Iterable[str]) -> object:
-        return list(values)
+        return self.read(sql.format(each=self._each), json.dumps(list(values)))
 
     def create(self) -> None:
         """Create the tables, in a transaction of the caller. Raises DatabaseFailed if they exist."""
@@ -135,24 +133,18 @@ class SqliteDatabase(Database):
                     self._connection.execute("ROLLBACK")
             raise
 
-    def _list(self, values: Iterable[str]) -> object:
-        return json.dumps(list(values))
-
     def now(self) -> float:
         """That of the start, and what went by since: a clock that is set does not end rounds."""
         return self._start + time.monotonic()
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[bool]:
-        descriptor = os.open(f"{self._path}.step", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            held = False
+        held = False
+        with open(f"{self._path}.step", "a", opener=partial(os.open, mode=0o600)) as file:
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held = True
             yield held
-        finally:
-            os.close(descriptor)
 
     def create(self) -> None:
         super().create()

@@ -25,13 +25,7 @@ from sqsgd._internal.files import prepared, put
 from sqsgd.core import Scheme
 from sqsgd.core.random import secure_rng
 from sqsgd.core.task import Task
-from sqsgd.federation.collect.tokens import (
-    ANSWER_BYTES,
-    TokenKey,
-    base64url,
-    challenge,
-    read_base64url,
-)
+from sqsgd.federation.collect.tokens import ANSWER_BYTES, TokenKey, base64url, challenge, read_base64url
 from sqsgd.privacy.ledger import Ledger, ReportRefused
 from sqsgd.schemes import make_scheme
 
@@ -223,20 +217,22 @@ class Device:
         """
         check_address("url", url)
         everything = json.loads(self._reports.read_text()) if self._reports.exists() else {}
-        kept = everything.get(url)
-        if kept is None or (study or _named(invitation)) not in (None, Terms(kept["study"].encode()).id):
+        kept, named = everything.get(url), study or _named(invitation)
+        terms = None if kept is None else Terms(kept["study"].encode())
+        if new := terms is None or named not in (None, terms.id):
             terms = Terms(self._transport(f"{url}/study", None, {}))
-            if (study or _named(invitation)) not in (None, terms.id):
+            if named not in (None, terms.id):
                 raise StudyRefused(f"this is study {terms.id}, not the one that was named")
             if kept is not None and any(each["state"] == "waiting" for each in kept["reports"]):
                 raise StudyRefused(f"{url} has another study, and the reports to the first are not finished")
-            _check_cost(terms, max_epsilon)
+        cost = terms.known["reports"] * terms.scheme.privacy.epsilon
+        if max_epsilon is not None and cost > max_epsilon:
+            raise StudyRefused(f"the study costs epsilon {cost!r}, above {max_epsilon!r}")
+        if new or kept is None:
             kept = everything[url] = _drawn(terms)
             self._keep(everything)  # before any request that depends on it
-        terms, reports = Terms(kept["study"].encode()), kept["reports"]
-        _check_cost(terms, max_epsilon)
-        visit = _Visit(url, terms, self._transport, self._clock())
-        if "blind" in reports[0]:
+        visit, reports = _Visit(url, terms, self._transport, self._clock()), kept["reports"]
+        if "nonce" in reports[0]:
             visit.join(reports, invitation)
             self._keep(everything)
         for number, each in enumerate(reports):
@@ -244,12 +240,10 @@ class Device:
                 if "body" not in each:
                     visit.make(each, partial(self._pay, terms, number), gradient)
                     self._keep(everything)  # before it is sent
-                if "body" in each and each["state"] == "waiting":
+                if "body" in each:
                     each["state"] = visit.send(each["body"])
-                    for name in each.keys() - {
-                        "state",
-                        "epsilon",
-                    }:  # nothing tells afterwards which was its own
+                if each["state"] != "waiting":  # nothing tells afterwards which report was this device's
+                    for name in each.keys() - {"state", "epsilon"}:
                         del each[name]
                     self._keep(everything)
         return _summary(terms, reports, self._clock())
@@ -307,10 +301,7 @@ class _Visit:
         pay(task)  # before the app computes: whether it fails or hangs depends on the data
         message = base64url(terms.scheme.encode(_answer(gradient, weights), task, secure_rng()))
         body = {"study": terms.id, "round": task.round, "token": each["token"], "report": message}
-        each |= {
-            "body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon,
-            "fingerprint": terms.known["fingerprint"],
-        }  # fmt: skip
+        each |= {"body": json.dumps(body, separators=(",", ":")), "epsilon": terms.scheme.privacy.epsilon}
 
     def send(self, body: str) -> str:
         """Whether a report was accepted or missed."""
@@ -367,12 +358,6 @@ def _named(invitation: str | None) -> str | None:
         content = base64.urlsafe_b64decode((invitation or "") + "==")
         return content[:32].hex() if len(content) > 32 else None
     return None
-
-
-def _check_cost(terms: Terms, max_epsilon: float | None) -> None:
-    cost = terms.known["reports"] * terms.scheme.privacy.epsilon
-    if max_epsilon is not None and cost > max_epsilon:
-        raise StudyRefused(f"the study costs epsilon {cost!r}, above {max_epsilon!r}")
 
 
 def _drawn(terms: Terms) -> dict[str, Any]:

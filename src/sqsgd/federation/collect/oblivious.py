@@ -172,11 +172,8 @@ class GatewayKey(NamedTuple):
         """The public part after its length, as in ``application/ohttp-keys``."""
         suites = b"".join(_KDF.to_bytes(2) + aead.to_bytes(2) for aead in _AEADS)
         head = bytes([self.number]) + _KEM.to_bytes(2) + self.made().public_key().public_bytes_raw()
-        return _entry(head + len(suites).to_bytes(2) + suites)
-
-
-def _entry(content: bytes) -> bytes:
-    return len(content).to_bytes(2) + content
+        content = head + len(suites).to_bytes(2) + suites
+        return len(content).to_bytes(2) + content
 
 
 # ---------------------------------------------------------------- the study signs the gateway's keys

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import psycopg
+from psycopg import errors
 
 from sqsgd.federation.collect.database import Database, DatabaseFailed
 
@@ -16,14 +17,10 @@ _ORDER, _STEP = 7_118_721, 7_118_722  # numbers of advisory locks
 class PostgresDatabase(Database):
     """One database for each study; time is the server's."""
 
-    _mark, _each = "%s", "SELECT unnest(?::text[])"
+    _mark, _each = "%s", "SELECT json_array_elements_text(?::json)"
     _types: ClassVar = {"real": "DOUBLE PRECISION", "blob": "BYTEA", "packed": ""}
     _error, _place = psycopg.Error, "PostgreSQL"
-    _conflicts = (
-        psycopg.errors.UniqueViolation,
-        psycopg.errors.DeadlockDetected,
-        psycopg.errors.SerializationFailure,
-    )
+    _conflicts = errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure
 
     def __init__(self, url: str) -> None:
         with self._failing():

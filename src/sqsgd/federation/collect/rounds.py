@@ -18,24 +18,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.numpy import load, save
 
-from sqsgd._internal.checks import Vector
 from sqsgd._internal.files import locked, prepared, put
 from sqsgd.federation.collect import intake, oblivious
+from sqsgd.federation.collect import study as studies
 from sqsgd.federation.collect.database import FILE, URL, Database, connect, open_database
 from sqsgd.federation.collect.intake import Stage, received, stage, task_of
-from sqsgd.federation.collect.study import (
-    DRAWN,
-    GATEWAY_KEY,
-    KEYS,
-    OPEN,
-    PAGE,
-    STUDY,
-    Study,
-    load_study,
-    make_study,
-    new_keys,
-    read_key,
-)
+from sqsgd.federation.collect.study import DRAWN, GATEWAY_KEY, KEYS, OPEN, PAGE, STUDY, Study
 from sqsgd.federation.node.structure import Arrays, Structure, flatten
 from sqsgd.training import RunConfig, Settings, State, initial_state
 from sqsgd.training.algorithm import server_step
@@ -45,17 +33,6 @@ from sqsgd.training.summary import about_once, central, certificate, summarise
 _LOG = logging.getLogger("sqsgd.federation.collect")
 _LATE_SECONDS = 3600.0
 KEY_SECONDS = 7 * 86400.0  # a key of the gateway is offered for so long, and valid for as long again
-
-
-def begin(
-    database: Database, study: Study, weights: Vector, structure: Structure, signer: Ed25519PrivateKey
-) -> None:
-    """Fill an empty database, in a transaction of the caller."""
-    database.create()
-    shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
-    database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
-    _write_state(database, initial_state(weights, study), study.begins)
-    _write_key(database, 1, signer)
 
 
 def rotate_keys(database: Database, signer: Ed25519PrivateKey) -> None:
@@ -80,16 +57,6 @@ def gateway_keys(database: Database) -> tuple[list[oblivious.GatewayKey], bytes]
     found = database.read("SELECT number, private, signed FROM gateway ORDER BY made DESC")
     keys = [oblivious.GatewayKey(number, bytes(private)) for number, private, _ in found]
     return keys, bytes(found[0][2])
-
-
-def check_study(database: Database, study: Study) -> None:
-    found = database.read("SELECT id FROM study")
-    if len(found) != 1 or found[0][0] != study.id:
-        other = f"the database holds study {found[0][0] if found else 'none'}"
-        restore = (
-            "restore the file that the study was created with, name its own database, or use the version"
-        )
-        raise ValueError(f"{other}, but study.toml describes {study.id}: {restore} of sqsgd that created it")
 
 
 def tick(database: Database, study: Study, signer: Ed25519PrivateKey | None = None) -> bool:
@@ -387,7 +354,7 @@ def create_study(
     if page == DIGITS and weights.size != DIGITS_DIM:
         raise ValueError(f"page = {page!r} needs a model of {DIGITS_DIM} weights, not {weights.size}")
     values = {**values, "dim": weights.size}
-    make_study(values)  # says what is wrong before anything is written
+    studies.make_study(values)  # says what is wrong before anything is written
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder, os.O_RDONLY), tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as place:
         for name in (STUDY, FILE, URL, *KEYS, *([PAGE] if page else [])):
@@ -395,14 +362,18 @@ def create_study(
                 held = f"{folder} holds a study already, or what is left of one: {name}"
                 raise ValueError(f"{held}; choose another folder")
         new = Path(place)
-        study = make_study({**values, **new_keys(new)})
-        signer = read_key(new / GATEWAY_KEY, study.gateway_key)
+        study = studies.make_study({**values, **studies.new_keys(new)})
+        signer = studies.read_key(new / GATEWAY_KEY, study.gateway_key)
         if url:  # it may hold a password
             put(prepared(new / URL, url.encode() + b"\n"), new / URL)
         if page:
             shutil.copytree(Path(__file__).with_name("digit_page"), new / PAGE)
         with contextlib.closing(connect(new, url, new=True)) as database, database.transaction(alone=True):
-            begin(database, study, weights, structure, signer)
+            database.create()
+            shapes, first = json.dumps(list(structure.shapes.items())), study.opens(1)
+            database.write("INSERT INTO study VALUES (?, ?, 0, ?, ?)", study.id, shapes, intake.OPENED, first)
+            _write_state(database, initial_state(weights, study), study.begins)
+            _write_key(database, 1, signer)
             study.write(new)
         for path in sorted(new.iterdir(), key=lambda path: path.name == STUDY):
             put(path, folder / path.name)  # the study last: now it can be served
@@ -412,7 +383,10 @@ def create_study(
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[tuple[Study, Database]]:
     """A study and its database, after checking that they belong together."""
-    study = load_study(folder)
+    study = studies.load_study(folder)
     with contextlib.closing(open_database(folder)) as database:
-        check_study(database, study)
+        found = [name for (name,) in database.read("SELECT id FROM study")]
+        if found != [study.id]:
+            held = f"the database holds study {' '.join(found) or 'none'}, study.toml describes {study.id}"
+            raise ValueError(f"{held}: restore the file, or use its own database and version of sqsgd")
         yield study, database

@@ -61,10 +61,9 @@ class Connection:
             try:
                 self._database = self._database or self._open()
                 return work(self._database)
-            except Conflict:
-                raise
-            except OSError:
-                self.close()
+            except OSError as error:
+                if not isinstance(error, Conflict):
+                    self.close()
                 raise
 
     def close(self) -> None:
@@ -159,7 +158,6 @@ class Service:
         self._known: tuple[float, dict[str, Any]] = (-math.inf, {})
         self._open = functools.partial(open_database, folder)
         self._reading, self._connection = asyncio.Lock(), Connection(self._open)
-        self._keys: tuple[list[oblivious.GatewayKey], bytes] = [], b""
         self._gateway, self._ended, self._stuck = oblivious.Gateway([]), False, False
         self._challenge = tokens.challenge(study.id)
         path = folder / tokens.KEY  # without it this worker issues no tokens
@@ -288,7 +286,6 @@ class Service:
         return Answer(200, {"content-type": JSON}, self._study.description)
 
     async def _get_round(self, _asked: Request) -> Answer:
-        """How far the study is, at most a second old, however many ask."""
         return _json(await self._progress())
 
     async def _get_health(self, _asked: Request) -> Answer:
@@ -371,9 +368,6 @@ class Service:
             self._known = now, await self._read(lambda database: rounds.progress(database, self._study))
         return self._known[1]
 
-    def _write_run(self, database: Database) -> None:
-        rounds.write_outcome(self._folder / RUN, database, self._study)
-
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self.commits = Commits(self._open, self._study)
@@ -390,8 +384,9 @@ class Service:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _follow_keys(self) -> None:
-        if (found := await self._read(rounds.gateway_keys)) != self._keys:
-            self._keys, self._gateway = found, oblivious.Gateway(*found)
+        keys, signed = await self._read(rounds.gateway_keys)
+        if signed != self._gateway.signed:
+            self._gateway = oblivious.Gateway(keys, signed)
 
     async def _tick(self) -> None:
         """End rounds, take steps, follow the gateway's keys, count refusals, write the run at the end."""
@@ -404,7 +399,8 @@ class Service:
                 if self.commits.refused:
                     await self.commits.submit(intake.Probe())
                 if not self._ended and (await self._progress())["state"] == intake.ENDED:
-                    await self._read(self._write_run)
+                    write = functools.partial(rounds.write_outcome, self._folder / RUN, study=self._study)
+                    await self._read(write)
                     self._ended = True
                 pause, self._stuck = 0.0 if stepped else 1.0 if self._ended else usual, False
             except Rejection:

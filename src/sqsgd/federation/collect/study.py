@@ -165,10 +165,6 @@ class Study(Settings):
         """Bytes of every inner request: the address, the token and the report fit."""
         return _REQUEST * -(-(700 + 4 * self.made_scheme.bits // 24) // _REQUEST)
 
-    @property
-    def _stored(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-
     def public(self) -> dict[str, Any]:
         """What a device must know to make a report, and its owner to decide about it."""
         scheme, privacy = self.made_scheme, self.made_scheme.privacy
@@ -197,7 +193,8 @@ class Study(Settings):
     def write(self, folder: Path) -> None:
         import tomli_w
 
-        write_atomically(folder / STUDY, tomli_w.dumps(self._stored).encode())
+        stored = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        write_atomically(folder / STUDY, tomli_w.dumps(stored).encode())
 
 
 def make_study(values: Mapping[str, Any]) -> Study:
@@ -222,9 +219,8 @@ def _countable(study: Study) -> Iterator[Study]:
     """The study with each scheme whose reports can be counted and that fits its bytes."""
     yield dataclasses.replace(study, scheme="privunit-index")
     with contextlib.suppress(ValueError):
-        sparse = dataclasses.replace(
-            study, scheme="sqsgd-stateless", options={**study.options, "code": "sparse"}
-        )
+        options = {**study.options, "code": "sparse"}
+        sparse = dataclasses.replace(study, scheme="sqsgd-stateless", options=options)
         if sparse.made_scheme.symbols:
             yield sparse
 

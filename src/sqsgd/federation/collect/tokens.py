@@ -14,15 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from sqsgd._internal.files import prepared, put
 
@@ -81,14 +74,15 @@ class TokenKey:
         front = _SPKI + _RSA_KEY
         modulus = int.from_bytes(der[len(front) : len(front) + ANSWER_BYTES])
         if der != front + modulus.to_bytes(ANSWER_BYTES) + _RSA_EXPONENT or modulus.bit_length() != 2048:
-            raise TokenRefused(
-                "the token key is not an RSA-PSS key of 2,048 bits, SHA-384 and a salt of 48 bytes"
-            )
+            raise TokenRefused("the token key is not RSA-PSS with 2,048 bits, SHA-384 and a salt of 48 bytes")
         self.der, self._modulus = der, modulus
 
     @classmethod
     def of(cls, private: rsa.RSAPrivateKey) -> TokenKey:
-        return cls(_SPKI + private.public_key().public_bytes(Encoding.DER, PublicFormat.PKCS1))
+        return cls(
+            _SPKI
+            + private.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.PKCS1)
+        )
 
     @cached_property
     def id(self) -> bytes:
@@ -146,14 +140,15 @@ def _unit(modulus: int) -> int:
 def new_token_key(path: Path) -> TokenKey:
     """Write a new issuer's key, for its owner alone to read."""
     private = rsa.generate_private_key(_EXPONENT, 2048)
-    put(prepared(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())), path)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    put(prepared(path, private.private_bytes(*form)), path)
     return TokenKey.of(private)
 
 
 def read_token_key(path: Path, public: TokenKey) -> rsa.RSAPrivateKey:
     """Return the issuer's key. Raises ValueError if it is another study's."""
     try:
-        private = load_pem_private_key(path.read_bytes(), None)
+        private = serialization.load_pem_private_key(path.read_bytes(), None)
     except ValueError:
         raise ValueError(f"{path} holds no key") from None
     if not isinstance(private, rsa.RSAPrivateKey) or TokenKey.of(private).der != public.der:

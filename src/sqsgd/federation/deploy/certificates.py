@@ -53,9 +53,8 @@ def renewed(authority: bytes, certificate: bytes, days: int) -> bytes:
     """The certificate, valid from now on."""
     old = x509.load_pem_x509_certificate(certificate)
     extensions = [(each.value, each.critical) for each in old.extensions]
-    return _signed(
-        serialization.load_pem_private_key(authority, None), old.subject, old.public_key(), extensions, days
-    )
+    signer = serialization.load_pem_private_key(authority, None)
+    return _signed(signer, old.subject, old.public_key(), extensions, days)
 
 
 def make_node_pair(comment: str) -> Pair:
@@ -68,9 +67,8 @@ def make_node_pair(comment: str) -> Pair:
 
 def pem_of_openssh(public: bytes) -> bytes:
     """A node's public key as Flower sends it. Raises ValueError if it is none."""
-    return serialization.load_ssh_public_key(public).public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-    )
+    key = serialization.load_ssh_public_key(public)
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def expiry(certificate: Path) -> datetime:

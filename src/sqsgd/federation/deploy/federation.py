@@ -69,10 +69,8 @@ class Federation:
             if not text or not text.isprintable() or set(text) & set("\"'\\ "):
                 raise ValueError(f"{name} = {text!r} must be a name without spaces or quotes")
         if 0 < self.max_epsilon < self.epsilon:
-            raise ValueError(
-                f"max_epsilon = {self.max_epsilon:g} is below epsilon = {self.epsilon:g}: "
-                "no node could answer a single round"
-            )
+            caps = f"max_epsilon = {self.max_epsilon:g} is below epsilon = {self.epsilon:g}"
+            raise ValueError(f"{caps}: no node could answer a single round")
 
     @property
     def cap(self) -> float:

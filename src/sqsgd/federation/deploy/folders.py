@@ -173,9 +173,8 @@ def write_known_keys(server: Path) -> bool:
     """Write the keys in ``nodes/`` for nginx, and let a running nginx read them; whether it did."""
     text = ""
     for key in sorted((server / "nodes").glob("*.pub")):
-        with contextlib.suppress(
-            ValueError, UnsupportedAlgorithm
-        ):  # no key: it keeps no other from revocation
+        # A file that is no key keeps no other from revocation.
+        with contextlib.suppress(ValueError, UnsupportedAlgorithm):
             pem = certificates.pem_of_openssh(key.read_bytes())
             text += f'"{base64.b64encode(pem).decode()}" 1;  # {key.stem}\n'
     write_atomically(server / "nodes.map", text.encode())
@@ -247,12 +246,9 @@ def renew(folder: Path, days: int) -> Path:
     key, certificate = folder / "authority/ca.key", folder / "server/server.pem"
     if not key.is_file():
         raise ValueError(f"{key} is missing: name the folder that `sqsgd deploy init` wrote")
-    if (ends := certificates.expiry(folder / "authority/ca.pem")) < datetime.now(UTC) + timedelta(
-        days=days, minutes=-1
-    ):
-        raise ValueError(
-            f"the authority's certificate expires on {ends:%Y-%m-%d}, before the server's: give fewer --days"
-        )
+    ends = certificates.expiry(folder / "authority/ca.pem")
+    if ends < datetime.now(UTC) + timedelta(days=days, minutes=-1):
+        raise ValueError(f"the authority ends on {ends:%Y-%m-%d}, before the server's: give fewer --days")
     write_atomically(certificate, certificates.renewed(key.read_bytes(), certificate.read_bytes(), days))
     reload_nginx(folder / "server")
     return certificate

@@ -75,10 +75,8 @@ def top_up(node: Path, epsilon: float) -> Ledger:
     ledger = Ledger(Path(settings["state-dir"]) / "ledger", witness=settings.get("witness"))
     key = PER_RECORD if PER_RECORD in settings else "max-epsilon"
     if settings[key] < ledger.max_epsilon:
-        raise ValueError(
-            f"{path}: {key} = {settings[key]:g} was lowered below the ledger's cap, "
-            f"{ledger.max_epsilon:g}: raise it there"
-        )
+        lowered = f"{path}: {key} = {settings[key]:g} was lowered below the ledger's cap"
+        raise ValueError(f"{lowered}, {ledger.max_epsilon:g}: raise it there")
     text, line = path.read_text(), re.compile(rf"(?m)^{key} *=.*$")
     if len(line.findall(text)) != 1:
         raise ValueError(f"{path} must have one line that begins with {key}=")
@@ -99,9 +97,7 @@ def check_ready(node: Path, address: str) -> None:
     except (ValueError, OSError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{node}: ca.pem, key or key.pub is missing or damaged: {error}") from None
     if ends < datetime.now(UTC):
-        raise ValueError(
-            f"{node / 'ca.pem'} expired on {ends:%Y-%m-%d}: its federation must be written again"
-        )
+        raise ValueError(f"{node}/ca.pem expired on {ends:%Y-%m-%d}: the federation must be written again")
     trust = ssl.create_default_context(cafile=str(node / "ca.pem"))
     connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=10.0, context=trust)
     try:
@@ -114,17 +110,13 @@ def check_ready(node: Path, address: str) -> None:
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise ValueError(
-            f"the server does not know this node's key, or its operator has revoked it ({node / 'key.pub'})"
-        )
+        raise ValueError(f"the server does not know {node}/key.pub, or its operator has revoked it")
     date, seen = answer.getheader("Date"), time.time()
     ahead = seen - parsedate_to_datetime(date).timestamp() - 0.5 if date else 0.0  # it has whole seconds
     if not -BEHIND - 0.5 <= ahead <= AHEAD + 0.5:
-        way, limit = ("ahead of", AHEAD) if ahead > 0 else ("behind", BEHIND)
-        raise ValueError(
-            f"this machine's clock is {abs(ahead):.0f} s {way} the server's; "
-            f"at most {limit:.0f} s are allowed: synchronise it (NTP)"
-        )
+        way, most = ("ahead of", AHEAD) if ahead > 0 else ("behind", BEHIND)
+        clock = f"this machine's clock is {abs(ahead):.0f} s {way} the server's"
+        raise ValueError(f"{clock}; at most {most:.0f} s are allowed: synchronise it (NTP)")
 
 
 def free_port() -> int:

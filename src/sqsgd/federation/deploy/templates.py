@@ -117,6 +117,8 @@ def node_settings(federation: Federation, index: int) -> str:
         for key, name in (("dataset", federation.dataset), ("model", federation.model))
         if ":" in name
     )
+    default = RECORD if federation.per_record else ",".join(DEFAULT_SCHEMES)
+    schemes = default if federation.scheme == "auto" else federation.scheme
     return f"""\
 # The owner's settings, in TOML, read when the node starts. Nothing that a server sends can change them.
 
@@ -124,7 +126,7 @@ def node_settings(federation: Federation, index: int) -> str:
 # The smallest batch that the server may ask an app for, where its configuration names one.
 min-batch={MIN_BATCH}
 # The schemes that this node answers with.
-schemes="{_schemes(federation)}"
+schemes="{schemes}"
 # Absolute path of the folder for the ledger and the node's state. Default: state/ in this folder.
 # state-dir="/srv/sqsgd/node-{index}-state"
 # Answer nothing if the ledger is missing: a lost folder, or a disk that is not mounted, would become a new
@@ -158,12 +160,6 @@ max-epsilon={float(federation.cap)!r}
 # that asks for a small batch can see the examples in it.
 max-epsilon-per-report={float(federation.epsilon)!r}
 """
-
-
-def _schemes(federation: Federation) -> str:
-    if federation.scheme != "auto":
-        return federation.scheme
-    return RECORD if federation.per_record else ",".join(DEFAULT_SCHEMES)
 
 
 def procfile(nodes: list[str]) -> str:

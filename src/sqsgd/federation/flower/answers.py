@@ -138,12 +138,9 @@ class Round:
         tests/flower/test_answers.py::test_one_node_without_the_mod_stops_nobody.
         """
         if not self.reports and 2 * self.clear > len(self.tasks):
-            raise ClearReplies(
-                f"{self.clear} of {len(self.tasks)} nodes answered with what their app computed, in the "
-                "clear: only the server uses sqsgd. The training ends here, and nothing of these answers was "
-                "used. In the app, replace `from flwr.clientapp import ClientApp` by `from sqsgd.flower "
-                "import ClientApp`, or add SqsgdMod() as its first mod"
-            )
+            who = f"{self.clear} of {len(self.tasks)} nodes answered in the clear, and nothing of it was used"
+            app = "the app needs `from sqsgd.flower import ClientApp`, or SqsgdMod() as its first mod"
+            raise ClearReplies(f"{who}: only the server uses sqsgd; {app}")
 
     @property
     def may_have_paid(self) -> set[int]:
@@ -189,11 +186,8 @@ def wait_for_nodes(
         if len(nodes) >= least:
             return nodes
         if time.monotonic() > deadline:
-            raise TooFewNodes(
-                f"{len(nodes)} nodes{' that were not asked yet' if may_ask else ''} are connected, {least} "
-                f"are needed, and wait-timeout = {seconds:g} seconds have passed: start more nodes, ask for "
-                "fewer, or wait longer"
-            )
+            found = f"{len(nodes)} nodes{' that were not asked yet' if may_ask else ''} are connected"
+            raise TooFewNodes(f"{found}, {least} are needed, and wait-timeout = {seconds:g} seconds are over")
         time.sleep(POLL_SECONDS)
 
 

@@ -23,6 +23,13 @@ def draw(nodes: Sequence[int], size: int, seed: int, round: int) -> list[int]:
     return [nodes[index] for index in stream.subset(len(nodes), size)]
 
 
+def check_begun(name: str, before: object, now: object) -> None:
+    """Raise ValueError if a resumed training was begun with another value."""
+    if before != now:
+        begun = f"this training was begun with {name} = {before!r}, not {now!r}"
+        raise ValueError(f"{begun}: restore it, or start another with another out")
+
+
 class SilentNodes:
     """Nodes that are connected and do not answer, or not with a report: they sit out.
 
@@ -85,20 +92,11 @@ class NodeOrder:
         try:
             kept = json.loads(read_secret(name))
         except FileNotFoundError:
-            raise ValueError(
-                f"the secret order of this training's nodes, {name}, is not in {secret_folder()}: without it "
-                f"nodes could be asked twice. Resume where it was begun, or set {FOLDER} to where the file is"
-            ) from None
-        if (kept["reports"], kept["length"]) != (self.reports, self.length):
-            raise ValueError(
-                f"this training was begun with reports = {kept['reports']} in passes of {kept['length']} "
-                f"rounds, not {self.reports} of {self.length}: restore both, or choose another out"
-            )
-        if kept["per_round"] != self.per_round:
-            raise ValueError(
-                f"this training was begun with clients-per-round = {kept['per_round']}, by which its slots "
-                f"were given to nodes, not {self.per_round}: restore it, or start another with another out"
-            )
+            lost = f"{name}, the secret order of this training's nodes, is not in {secret_folder()}"
+            raise ValueError(f"{lost}, and nodes could be asked twice: set {FOLDER} to where it is") from None
+        check_begun("reports", kept["reports"], self.reports)
+        check_begun("clients-per-round", kept["per_round"], self.per_round)  # by it slots were given to nodes
+        check_begun("num_rounds / reports", kept["length"], self.length)
         self.name, self.scope, self._plan, self.asked = name, kept["scope"], kept["plan"], set(kept["asked"])
         self._pass = kept["pass"]
         begun, slots = kept["asking"]

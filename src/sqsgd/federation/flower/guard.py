@@ -33,6 +33,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, final
 
@@ -124,19 +125,12 @@ class WrappedApp(flwr.clientapp.ClientApp):
         return self._mod(message, context, self._app)
 
 
-@final
-class RefusedApp(flwr.clientapp.ClientApp):
-    """Stands for an app that the owner does not allow: notes and refuses every message."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__()
-        self._reason = reason
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        folder = context.node_config.get("state-dir")
-        if isinstance(folder, str) and Path(folder).is_dir():
-            note(Path(folder), "refusals", {"task": "", "round": None, "reason": self._reason})
-        raise AppRefused(self._reason)
+def refuse(reason: str, message: Message, context: Context) -> NoReturn:
+    """Note and refuse a message, in place of an app that the owner does not allow."""
+    folder = context.node_config.get("state-dir")
+    if isinstance(folder, str) and Path(folder).is_dir():
+        note(Path(folder), "refusals", {"task": "", "round": None, "reason": reason})
+    raise AppRefused(reason)
 
 
 class Guard:
@@ -152,12 +146,12 @@ class Guard:
     def install(self, content: bytes, **_: Any) -> None:
         self._sent = hashlib.sha256(content).hexdigest()
 
-    def load(self, *names: str) -> flwr.clientapp.ClientApp:
+    def load(self, *names: str) -> Callable[..., Message]:
         """Return the app of the owner's folder; Flower refuses it if the server calls it by other names."""
         try:
             folder = folder_of(self._sent)
         except AppRefused as refusal:
-            return RefusedApp(str(refusal))
+            return partial(refuse, str(refusal))
         try:
             app = self._from_folder(default_app_ref="", app_path=str(folder), multi_app=True)(*names)
             return WrappedApp(app, trusted=folder == app_folder())

@@ -3,6 +3,7 @@
 The folder that ``flwr run`` takes is ``sqsgd.federation.flower.app_folder()``.
 """
 
+import inspect
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.mod import SqsgdMod, correct_report, record_report
 from sqsgd.federation.node.policy import Policy, Refused
+from sqsgd.federation.node.server import FederationSettings
 from sqsgd.learning.datasets import load_dataset
 from sqsgd.learning.factories import is_factory_name
 from sqsgd.learning.features import extracted, extractor_and_model
@@ -23,10 +25,6 @@ from sqsgd.learning.problem import LearningProblem, make_problem
 from sqsgd.training.settings import RECORD
 
 _KEYS = ("dataset", "model", "batch", "seed")
-_OPTIONS = (
-    "scheme", "epsilon", "bytes", "lr", "seed", "clients-per-round", "once", "reports", "min-answers",
-    "wait-timeout", "evaluate-every", "resume", "unit", "delta", "stop-at-epsilon", "evaluation-epsilon",
-)  # fmt: skip
 
 
 def problem_of(run_config: Mapping[str, Any], parts: int) -> LearningProblem:
@@ -62,10 +60,8 @@ def check(context: Context) -> None:
     for key in ("dataset", "model"):
         name = str(context.run_config.get(key, ""))
         if is_factory_name(name) and context.node_config.get(key) != name and not simulated:
-            raise Refused(
-                f"{key} = {name[:200]!r} is code, and this node's configuration does not name it: "
-                f'to allow it, add {key}="..." with the same name to --node-config'
-            )
+            code = f"{key} = {name[:200]!r} is code, and this node's configuration does not name it"
+            raise Refused(f'{code}: to allow it, add {key}="..." to --node-config')
     if not is_factory_name(str(context.run_config["dataset"])):
         _check_examples(context, parts)
 
@@ -113,9 +109,8 @@ def evaluate(msg: Message, context: Context) -> Message:
     partition, parts = _part(context)
     problem = problem_of(context.run_config, parts)
     data = problem.dataset
-    return correct_report(
-        msg, problem.model, data.test_inputs[partition::parts], data.test_labels[partition::parts]
-    )
+    inputs, labels = (array[partition::parts] for array in (data.test_inputs, data.test_labels))
+    return correct_report(msg, problem.model, inputs, labels)
 
 
 server_app = ServerApp()
@@ -134,13 +129,13 @@ def main(grid: Grid, context: Context) -> None:
         accuracy, loss = problem.evaluate(arrays["weights"].numpy())
         return MetricRecord({"accuracy": accuracy, "test_loss": loss})
 
-    options = {key.replace("-", "_"): config[key] for key in _OPTIONS}
-    options |= {"min_available_nodes": nodes, "sends": "gradient"}
-    options |= {"records": float(config["records"]), "evaluation_records": config["evaluation-records"]}
+    own = {*inspect.signature(SqsgdStrategy).parameters, *FederationSettings.__dataclass_fields__}
+    given = {key.replace("-", "_"): value for key, value in config.items()}
+    options = {key: value for key, value in given.items() if key in own}
+    options |= {"min_available_nodes": nodes, "sends": "gradient", "out": config["out"] or None}
     if config["unit"] == "record" and extractor_and_model("", config["model"])[0]:
         options["rule"] = "softmax"
-    strategy = SqsgdStrategy(out=config["out"] or None, **options)
-    strategy.start(
+    SqsgdStrategy(**options).start(
         grid=grid,
         initial_arrays=ArrayRecord({"weights": Array(problem.initial())}),
         num_rounds=config["num-server-rounds"],

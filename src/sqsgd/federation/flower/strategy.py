@@ -25,16 +25,11 @@ from sqsgd.core import Scheme
 from sqsgd.core.task import Task
 from sqsgd.federation.flower import wire
 from sqsgd.federation.flower.answers import Answer, Round, exchange, until_present, wait_for_nodes
-from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, draw
+from sqsgd.federation.flower.cohort import NodeOrder, SilentNodes, check_begun, draw
+from sqsgd.federation.node import server
 from sqsgd.federation.node.policy import LEDGER, SPENT
 from sqsgd.federation.node.request import EVALUATION
-from sqsgd.federation.node.server import (
-    Evaluation,
-    FederationSettings,
-    NoAnswers,
-    make_request,
-    nothing_trained,
-)
+from sqsgd.federation.node.server import Evaluation, FederationSettings, NoAnswers
 from sqsgd.federation.node.structure import untrained
 from sqsgd.mechanisms.gaussian_account import spent
 from sqsgd.privacy.planner import outlook
@@ -135,9 +130,7 @@ class SqsgdStrategy(Strategy):
         if once and not clients_per_round:
             raise ValueError("once = true needs clients-per-round: else the first round would ask every node")
         if 0 < clients_per_round < min_answers:
-            raise ValueError(
-                f"min-answers = {min_answers} is more than clients-per-round = {clients_per_round}"
-            )
+            raise ValueError(f"{min_answers = } is more than {clients_per_round = }")
         self.folder = None if out is None else RunFolder(Path(out))
         self.name, self.rounds = "", 0
         self.stepped = self.empty = 0  # rounds that moved the model, and the last ones in a row that did not
@@ -161,21 +154,17 @@ class SqsgdStrategy(Strategy):
             raise ValueError(f"stop_at_epsilon = {self.stop_at_epsilon:g}: one round costs {least:.4g}")
         self.name = f"{self.scheme.name} {grid.run.run_id}"
         self.state = training.initial_state(weights, self.settings)
-        if self.folder is None:
-            pass
-        elif not self.folder.begun:
+        if self.folder is not None and not self.folder.begun:
             if self.order is not None:
                 self.order.keep(self.folder.path)
             self.folder.begin(self.state, self._about(), self._config(expected))
-        elif self.resume:
+        elif self.folder is not None:
+            if not self.resume:
+                held = f"out = {str(self.folder.path)!r} holds a training"
+                raise ValueError(f"{held}: set resume = true to resume it, or choose another folder")
             self.state, known = self.folder.load()
             self._resume(known)
             self.folder.write_config(self._config(expected))
-        else:
-            raise ValueError(
-                f"out = {str(self.folder.path)!r} holds a training: set resume = true to resume it, "
-                "or choose another folder"
-            )
         self._forecast(expected)
 
     def _forecast(self, clients: int) -> None:
@@ -219,21 +208,12 @@ class SqsgdStrategy(Strategy):
     def _resume(self, known: Mapping[str, Any]) -> None:
         """Restore the checkpoint's settings. Raises ValueError if the options differ from then."""
         begun, now = Settings(**known["settings"]), self.settings
-        for key, before, after in (
-            ("fingerprint", known["fingerprint"], self.scheme.fingerprint),
-            ("optimizer", begun.optimizer, now.optimizer),
-            ("once", known["once"], self.once),
-        ):
-            if before != after:
-                raise ValueError(
-                    f"this training was begun with {key} = {before!r}, not {after!r}: restore scheme, "
-                    "epsilon, bytes, model, optimizer and once, or start another with another out"
-                )
-        if begun.decay == "linear" and self.rounds not in (0, begun.rounds):
-            raise ValueError(
-                f"this training was begun for {begun.rounds} rounds, over which its rate falls: restore "
-                f"num_rounds = {begun.rounds}, or start another with another out"
-            )
+        of = "fingerprint (of scheme, epsilon, bytes and model)"
+        check_begun(of, known["fingerprint"], self.scheme.fingerprint)
+        check_begun("optimizer", begun.optimizer, now.optimizer)
+        check_begun("once", known["once"], self.once)
+        if begun.decay == "linear" and self.rounds:  # over which its rate falls
+            check_begun("num_rounds", begun.rounds, self.rounds)
         self.name = known["name"]
         if self.order is not None:
             self.order.resume(known["order"], self.state.round)
@@ -246,11 +226,11 @@ class SqsgdStrategy(Strategy):
         """One message to each node of the round: the request and the model."""
         if not self.name:
             self.prepare(grid, arrays, self.min_available_nodes)
-        numbers = self.cohort(grid)
+        numbers, slots = self.cohort(grid), {"by_slot": self.by_slot, "reports": self.reports}
         self.current = Round(state=self.state, started=time.perf_counter())
         for node, number in numbers.items():
             task = task_for(number, self.settings, self.state)
-            self._ask(self.current, self.scheme, node, task, self.name, config, self._slots)
+            self._ask(self.current, self.scheme, node, task, self.name, config, slots)
         return self.current.messages
 
     def _ask(
@@ -261,16 +241,14 @@ class SqsgdStrategy(Strategy):
             weights = round.state.weights
             round.model = wire.model_record(self.structure, weights), self.structure.digest(weights)
         model, digest = round.model
-        asked = make_request(scheme, self.settings, task, name, digest, **about)
+        asked = server.make_request(scheme, self.settings, task, name, digest, **about)
         request = ConfigRecord(asked.to_fields())
         content = RecordDict({wire.REQUEST: request, wire.CONFIG: config, wire.MODEL: model})
+        kind = MessageType.EVALUATE if asked.purpose == EVALUATION else MessageType.TRAIN
         # Flower does not check who sends a reply: who guesses a message's id may answer. The id is a hash
         # that the group's name enters.
-        secret, kind = secrets.token_hex(16), MessageType.TRAIN
-        if asked.purpose == EVALUATION:
-            kind = MessageType.EVALUATE
-        message = Message(content, dst_node_id=node, message_type=kind, group_id=secret)
-        round.asked(node, task, message)
+        secret = secrets.token_hex(16)
+        round.asked(node, task, Message(content, dst_node_id=node, message_type=kind, group_id=secret))
 
     def cohort(self, grid: Grid) -> Mapping[int, int]:
         """Return the round's nodes, each with its identity or its slot."""
@@ -285,10 +263,6 @@ class SqsgdStrategy(Strategy):
         nodes = wait_for_nodes(grid, least, self.wait_timeout)
         nodes = self.silent.removed_from(nodes, round, enough_answers(self.min_answers, len(nodes)))
         return {node: node for node in draw(nodes, self._size(len(nodes)), self.settings.seed, round)}
-
-    @property
-    def _slots(self) -> dict[str, Any]:
-        return {"by_slot": self.by_slot, "reports": self.reports if self.by_slot else 1}
 
     def _size(self, connected: int) -> int:
         """How many of the connected nodes a round asks."""
@@ -307,9 +281,8 @@ class SqsgdStrategy(Strategy):
             self.order.done()
             # Logs and files name slots, not nodes: which node had a slot is a secret.
             slots = {str(node): task.client for node, task in last.tasks.items()}
-            last.rejected = [
-                {"slot": slots[each["node"]], "reason": each["reason"]} for each in last.rejected
-            ]
+            known = last.rejected
+            last.rejected = [{"slot": slots[each["node"]], "reason": each["reason"]} for each in known]
         for entry in last.rejected:
             who, number = next(iter(entry.items()))
             _LOG.warning("sqsgd: rejected %s %s: %s", who, number, entry["reason"])
@@ -400,10 +373,7 @@ class SqsgdStrategy(Strategy):
         if self.order is not None and self.reports > 1:
             self.order.length = self.rounds // self.reports
             if not self.rounds or self.rounds % self.reports:
-                raise ValueError(
-                    f"num_rounds = {num_rounds} cannot be cut into passes of one length, one for each of "
-                    f"reports = {self.reports}"
-                )
+                raise ValueError(f"num_rounds = {num_rounds} is no multiple of reports = {self.reports}")
         timeout = checks.real("timeout", timeout, 0.0, 1e9)
         result, lines = Result(), list[dict[str, Any]]()
         with contextlib.ExitStack() as stack:
@@ -420,22 +390,22 @@ class SqsgdStrategy(Strategy):
                 self._measured(0, evaluate_fn, result)
             while self.state.round < self.rounds:
                 if 0 < self.stop_at_epsilon < self._next_total:
-                    text = (
-                        "sqsgd: stopped after %s rounds: another would spend more than stop_at_epsilon = %g"
-                    )
-                    _LOG.info(text, self.state.round, self.stop_at_epsilon)
+                    text = "sqsgd: stopped: round %s would spend more than stop_at_epsilon = %g"
+                    _LOG.info(text, self.state.round + 1, self.stop_at_epsilon)
                     break
                 config = train_config or ConfigRecord()
                 lines.append(self._one_round(grid, timeout, config, evaluate_fn, result))
                 if self.empty >= MOST_EMPTY_ROUNDS:
                     last, reasons = self.current, Counter(each["reason"] for each in self.current.rejected)
                     most = "".join(f" ({count}: {reason})" for reason, count in reasons.most_common(1))
-                    raise NoAnswers(
-                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)} "
-                        f"of {len(last.tasks)} that were asked{most}: see the nodes' refusals.jsonl; their "
-                        "budgets may be spent"
+                    few = (
+                        f"{self.empty} rounds in a row had too few answers, the last one {len(last.reports)}"
                     )
-            if problem := nothing_trained(lines):  # before anything is written that would pass for a model
+                    few += f" of {len(last.tasks)} that were asked{most}"
+                    raise NoAnswers(f"{few}: see the nodes' refusals.jsonl; their budgets may be spent")
+            if problem := server.nothing_trained(
+                lines
+            ):  # before anything is written that would pass for a model
                 raise NoAnswers(problem)
             config = evaluate_config or ConfigRecord()
             if messages := self.configure_evaluate(self.state.round, result.arrays, config, grid):

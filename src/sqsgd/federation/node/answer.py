@@ -115,10 +115,8 @@ class FolderState:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise Refused(
-                f"{path} is damaged: {error}. Delete it to continue: this loses the residual of {name!r}; "
-                "rounds that are in the ledger are not answered again"
-            ) from None
+            lost = f"Delete it to continue: this loses the residual of {name!r}"
+            raise Refused(f"{path} is damaged: {error}. {lost}") from None
 
     def write(self, kept: Kept) -> None:
         """Keep it; it survives a crash on return."""

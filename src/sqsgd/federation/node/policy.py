@@ -23,7 +23,7 @@ from sqsgd.training.settings import RECORD
 DEFAULT_SCHEMES = ("sqsgd", "sqsgd-stateless", "privunit-index")  # a new scheme is not allowed on old nodes
 PER_RECORD = "max-epsilon-per-record"
 ANY_BYTES = 2**37
-_ALIKE, _MOST_DELTA = 0.8, 0.1
+_MOST_DELTA = 0.1
 KEYS = (
     "state-dir", "max-epsilon", "max-epsilon-per-report", "max-bytes", "min-batch", "schemes",
     "require-ledger", "witness", PER_RECORD, "delta", "evaluation-epsilon-per-record",
@@ -135,10 +135,7 @@ class Policy:
 
     def check_batch(self, batch: int | None) -> None:
         if batch is not None and batch < self.min_batch and self.min_batch > 1:
-            raise Refused(
-                f"batch = {batch} is below this node's min-batch = {self.min_batch}: the fewer examples are "
-                "in a batch, the more a report tells about each"
-            )
+            raise Refused(f"batch = {batch} is below this node's min-batch = {self.min_batch}")
 
     def check(self, scheme: Scheme, request: Request) -> None:
         """Raise Refused unless the scheme is the one stated and spends no more than stated."""
@@ -146,25 +143,16 @@ class Policy:
         if privacy.notion == "record":
             self._check_record(privacy, request)
         elif not privacy.is_pure_local or request.purpose != TRAINING:
-            raise Refused(
-                f"scheme {scheme.name!r} with these options has the privacy notion {privacy.notion!r} "
-                f"and delta = {privacy.delta!r}; a node sends pure local reports, or reports per record"
-            )
+            found = f"its notion is {privacy.notion!r}, with delta = {privacy.delta!r}"
+            raise Refused(f"scheme {scheme.name!r} is neither pure local nor per record: {found}")
         if privacy.arithmetic != "exact":
-            raise Refused(
-                f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only; nodes send reports "
-                "of exact schemes"
-            )
-        if not privacy.epsilon <= min(request.epsilon, self.max_report_epsilon):
-            raise Refused(
-                f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}, more than the stated "
-                f"{request.epsilon!r} or this node's max-epsilon-per-report = {self.max_report_epsilon!r}"
-            )
+            raise Refused(f"the guarantee of scheme {scheme.name!r} holds in real arithmetic only")
+        if not privacy.epsilon <= (most := min(request.epsilon, self.max_report_epsilon)):
+            spends = f"scheme {scheme.name!r} spends epsilon {privacy.epsilon!r}"
+            raise Refused(f"{spends}, more than the stated or allowed {most!r}")
         if scheme.fingerprint != request.fingerprint:
-            raise Refused(
-                f"the fingerprint {request.fingerprint:08x} differs from this node's scheme "
-                f"({scheme.fingerprint:08x}): server and node run different versions, or it was changed"
-            )
+            other = f"the fingerprint {request.fingerprint:08x} is not {scheme.fingerprint:08x}"
+            raise Refused(f"{other}: server and node run different versions, or it was changed")
 
     def _check_record(self, privacy: Privacy, request: Request) -> None:
         if self.delta is None:
@@ -205,15 +193,12 @@ def _check_keys(node_config: Mapping[str, object]) -> None:
 def _meant(key: str) -> str:
     """The owner's key that another resembles: misspelt, with its words in another order, or with one more."""
     words = key.lower().replace("_", "-").split("-")
-
-    def likeness(known: str) -> float:
-        own = known.split("-")
-        pairs = [(words, own), (sorted(words), sorted(own))]
-        found = [difflib.SequenceMatcher(None, "".join(a), "".join(b)).ratio() for a, b in pairs]
-        return max(*found, _ALIKE if len(own) > 1 and set(own) <= set(words) else 0.0)
-
-    best = max(KEYS, key=likeness)
-    return best if likeness(best) >= _ALIKE else ""
+    for order in (list, sorted):
+        spelt = {"".join(order(known.split("-"))): known for known in KEYS}
+        if close := difflib.get_close_matches("".join(order(words)), spelt, 1, 0.8):
+            return spelt[close[0]]
+    longer = [known for known in KEYS if "-" in known and set(known.split("-")) <= set(words)]
+    return longer[0] if longer else ""
 
 
 def _path(key: str, value: object) -> Path | None:
@@ -254,9 +239,7 @@ def explain(
     """The reason for the server; details of the request as it arrived go to the owner's log and folder."""
     reason = next((reason for kind, reason in _REASONS_OF if isinstance(error, kind)), FAILED)
     if reason == FAILED:  # the text may hold data: it stays here
-        log.error(
-            "sqsgd: the round failed at this node; the server learns only that it failed", exc_info=error
-        )
+        log.error("sqsgd: the round failed at this node; the server learns nothing else", exc_info=error)
         return reason
     log.warning("sqsgd: refused: %s", shortened(str(error)))
     about = {"task": asked.get("name"), "round": asked.get("round"), "reason": str(error), "told": reason}

@@ -127,10 +127,8 @@ def _asked(purpose: str, model: Any, inputs: Any, labels: Any) -> Asked:
 
     asked = _ASKED.get()
     if asked is None or asked.request.purpose != purpose:
-        raise ValueError(
-            f"no {purpose} per record is asked for: call this in the app's own function for it, and use "
-            "unit = 'record' at the server"
-        )
+        where = "call this in the app's own function for it, with unit = 'record' at the server"
+        raise ValueError(f"no {purpose} per record is asked for: {where}")
     if asked.total is not None:
         raise ValueError("a report is of one sum of records, and this app makes two")
     if len(inputs) != len(labels):

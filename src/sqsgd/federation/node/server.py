@@ -75,10 +75,8 @@ class FederationSettings(Settings):
         if self.rule not in ("", *RECORD_BOUND):
             raise ValueError(f"rule = {self.rule!r} must be one of {', '.join(RECORD_BOUND)}")
         if self.unit == "record" and self.lr and not self.records:
-            raise ValueError(
-                f"lr = {self.lr:g} needs records, a public number of a node's records by which sums are "
-                "divided: an estimate will do"
-            )
+            divided = "a public number (an estimate will do) by which sums are divided"
+            raise ValueError(f"lr = {self.lr:g} needs records, {divided}")
         if self.sends not in ("delta", "gradient"):
             raise ValueError(f"sends = {self.sends!r} must be one of delta, gradient")
 
@@ -97,10 +95,8 @@ class FederationSettings(Settings):
             name, options = automatic_scheme(**budget, visits=visits, apart=apart, options=options)
         scheme = make_scheme(name, **budget, **options)
         if once and scheme.keeps_state:
-            raise ValueError(
-                f"scheme = {scheme.name!r} keeps a residual for a node's next report, and with "
-                "once = true there is none: use scheme = 'privunit-index' or 'sqsgd-stateless'"
-            )
+            kept = f"scheme = {scheme.name!r} keeps a residual for a next report, and with once there is none"
+            raise ValueError(f"{kept}: use scheme = 'privunit-index' or 'sqsgd-stateless'")
         scheme.check_clip(self.clip_norm or None)
         return scheme
 

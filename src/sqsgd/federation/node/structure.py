@@ -52,10 +52,8 @@ class Structure:
             raise ValueError(f"array names differ from the model's: {', '.join(differing[:5])}")
         for name, shape in self.shapes.items():
             if arrays[name].dtype.kind != "f" or arrays[name].shape != shape:
-                raise ValueError(
-                    f"array {name!r} is {arrays[name].dtype} {arrays[name].shape}; "
-                    f"the model's is a float array of shape {shape}"
-                )
+                found = f"{arrays[name].dtype} {arrays[name].shape}"
+                raise ValueError(f"array {name!r} is {found}; the model's is a float array of shape {shape}")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is not reported
             return np.concatenate([arrays[name].reshape(-1) for name in self.shapes], dtype=np.float32)
 
@@ -85,10 +83,7 @@ def untrained(structure: Structure, *, per_record: bool = False) -> Iterator[str
     """Which arrays are not trained, or not by descent, for the server's log; per record this is an error."""
     measured = [name for name in structure.order if name.endswith(_STATISTICS)]
     if measured and per_record:
-        raise ValueError(
-            f"{measured[0]} belongs to a layer that mixes the records of a batch, and no record has its own "
-            "gradient then; use GroupNorm"
-        )
+        raise ValueError(f"{measured[0]} belongs to a layer that mixes the records of a batch: use GroupNorm")
     others = [name for name in structure.constants if name not in measured]
     if others:
         yield f"arrays without floats are not trained, and stay as they are: {', '.join(others[:6])}"

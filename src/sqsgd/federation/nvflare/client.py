@@ -1,9 +1,12 @@
 """The client's side: one private report leaves, for any result of an executor.
 
-``SqsgdFilter`` is a filter of task data, in the site's ``privacy.json`` or in a job.
+``SqsgdFilter`` is a filter of task data, in the site's ``privacy.json`` or in a job. The server sends the
+workflow's own task data with the request in one header, to which each client adds its number. A client sends
+one ``bytes`` payload, or one of the fixed reasons of federation/node/policy.py.
 """
 
 import contextlib
+import hashlib
 import inspect
 import json
 import logging
@@ -14,10 +17,11 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, final
 
-from nvflare.apis.dxo import DXO, DataKind
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
@@ -28,10 +32,11 @@ from sqsgd._internal.checks import Vector
 from sqsgd.federation.node.answer import Compute, FolderState, Node
 from sqsgd.federation.node.policy import MAX_BYTES, Policy, Refused, explain
 from sqsgd.federation.node.records import asked_for_records
-from sqsgd.federation.node.structure import Structure
-from sqsgd.federation.nvflare import shareables
+from sqsgd.federation.node.request import MalformedRequest, NotAsked, Request
+from sqsgd.federation.node.structure import Arrays, Structure
 
 _LOG = logging.getLogger("sqsgd")
+REQUEST, REPORT, REASON = "sqsgd.request", "sqsgd.report", "sqsgd.reason"
 Execute = Callable[[str, Shareable, FLContext, Signal], Any]
 
 
@@ -130,31 +135,31 @@ class PrivateExecution:
                 result = self._execute(task_name, model.update_shareable(shareable), fl_ctx, abort_signal)
             if asked_for_records():
                 return weights
-            return shareables.change_of(result, structure, weights)
+            return change_of(result, structure, weights)
 
         try:
-            return shareables.report(self._answer(shareable, fl_ctx, compute))
+            return Shareable({REPORT: self._answer(shareable, fl_ctx, compute)})
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            asked = shareables.request_fields(shareable)
+            asked = request_fields(shareable)
             reason = explain(error, asked, self._owner, self._log)
             _LOG.warning("sqsgd: %s; more is in %s", reason, self._owner.get("state-dir"))
-            return shareables.refusal(reason)
+            return Shareable({REASON: reason})  # with a return code but OK, workflows stop the job or hide it
 
     def _answer(self, shareable: Shareable, fl_ctx: FLContext, compute: Compute) -> bytes:
         # The engine's function that sends federated events, which no filter of NVFlare sees; for the rest of
         # the job, since a trainer in another process may log metrics when its task is done.
         fl_ctx.get_engine().fire_and_forget_aux_request = lambda *_, **__: {}
-        number = shareables.client_number(fl_ctx.get_identity_name())
-        request = shareables.read_request(shareable, number)
+        number = client_number(fl_ctx.get_identity_name())
+        request = read_request(shareable, number)
         policy = Policy.of(self._owner, simulation=False)
         assert policy.state_dir is not None  # noqa: S101 - Policy requires it outside simulations
         self._log = private_log(policy.state_dir)
         _check_logs(fl_ctx)
         state = FolderState(policy.state_dir, policy)
         node = Node(policy=policy, state=state, client=number, log=self._log)
-        return node.answer(request, partial(shareables.model_of, shareable), compute)
+        return node.answer(request, partial(model_of, shareable), compute)
 
 
 @contextlib.contextmanager
@@ -185,10 +190,8 @@ def _check_logs(fl_ctx: FLContext) -> None:
         environment = os.environ.get(f"NVFLARE_{ALLOW_LOG_STREAMING_VAR}".upper())
         setting = json.loads(Path(path).read_text()).get(ALLOW_LOG_STREAMING_VAR, environment)
     if is_log_streaming_allowed(fl_ctx) or str(setting).lower() != "false":
-        raise Refused(
-            "NVFlare may stream this site's logs to the server in the clear: set "
-            '"allow_log_streaming": false in local/resources.json and restart the client'
-        )
+        advice = 'set "allow_log_streaming": false in local/resources.json and restart the client'
+        raise Refused(f"NVFlare may stream this site's logs to the server in the clear: {advice}")
 
 
 def private_log(folder: Path) -> logging.Logger:
@@ -216,3 +219,57 @@ class _PrivateFile(RotatingFileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Tell nobody."""
+
+
+# ---------------------------------------------------------------- requests and models in Shareables
+
+
+def client_number(name: str) -> int:
+    """Return the number of a client in requests and reports: 64 bits of a digest of its name."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def write_request(task_data: Shareable, request: Request) -> None:
+    fields = request.to_fields()
+    del fields["client"]
+    task_data.set_header(REQUEST, fields)
+
+
+def request_fields(task_data: Shareable) -> Mapping[str, object]:
+    """Return the fields of a request as they arrived; none without a request."""
+    fields = task_data.get_header(REQUEST)
+    return fields if isinstance(fields, dict) else {}
+
+
+def read_request(task_data: Shareable, client: int) -> Request:
+    """Return the request of a task's data to this client. Raises MalformedRequest."""
+    fields = request_fields(task_data)
+    if not fields:
+        raise NotAsked(f"the header {REQUEST!r} is missing: the server does not use SqsgdAggregator")
+    if "client" in fields:
+        raise MalformedRequest("the request names a client; one for all clients names none")
+    return Request.from_fields({**fields, "client": str(client)})
+
+
+def model_of(task_data: Shareable) -> Arrays:
+    """Return the model that a task starts from. Raises MalformedRequest unless there is one."""
+    try:
+        return _arrays(task_data, DataKind.WEIGHTS)[1]
+    except ValueError as error:
+        raise MalformedRequest(str(error)) from None
+
+
+def change_of(result: object, structure: Structure, weights: Vector) -> Vector:
+    """Return the model before an executor's training minus the one after. Raises ValueError without one."""
+    if not isinstance(result, Shareable) or result.get_return_code() != ReturnCode.OK:
+        raise ValueError(f"the executor did not return a model but {type(result).__name__}")
+    kind, arrays = _arrays(result, DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)
+    after = structure.flatten(arrays)
+    return -after if kind == DataKind.WEIGHT_DIFF else weights - after
+
+
+def _arrays(shareable: Shareable, *kinds: str) -> tuple[str, dict[str, Any]]:
+    dxo = from_shareable(shareable)  # raises ValueError
+    if dxo.data_kind not in kinds or not isinstance(dxo.data, dict) or not dxo.data:
+        raise ValueError(f"a DXO of kind {dxo.data_kind!r}; it must be {' or '.join(kinds)}, and not empty")
+    return dxo.data_kind, {name: np.asarray(value) for name, value in dxo.data.items()}

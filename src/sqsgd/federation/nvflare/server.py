@@ -20,7 +20,7 @@ from sqsgd.federation.node import server
 from sqsgd.federation.node.request import Request
 from sqsgd.federation.node.server import FederationSettings, NoAnswers
 from sqsgd.federation.node.structure import flatten, untrained
-from sqsgd.federation.nvflare import shareables
+from sqsgd.federation.nvflare import client
 from sqsgd.training import State
 from sqsgd.training.algorithm import enough_answers, server_step, task_for
 
@@ -58,13 +58,14 @@ class SqsgdAggregator(Aggregator):
         records: float = 0.0,
     ) -> None:
         super().__init__()
-        # NVFlare writes a job's configuration from attributes that bear the arguments' names.
-        self.epsilon, self.bytes, self.scheme, self.options = epsilon, bytes, scheme, dict(options or {})
-        self.lr, self.optimizer, self.bound, self.clip_norm, self.seed = lr, optimizer, bound, clip_norm, seed
-        self.unit, self.delta, self.records = unit, delta, records
         self.min_answers = checks.integer("min_answers", min_answers, 0, 2**31)
-        names = FederationSettings.__dataclass_fields__.keys() & vars(self)
-        self._asked_for = FederationSettings(**{name: getattr(self, name) for name in names})
+        asked: dict[str, Any] = {
+            "epsilon": epsilon, "bytes": bytes, "scheme": scheme, "options": dict(options or {}), "lr": lr,
+            "optimizer": optimizer, "bound": bound, "clip_norm": clip_norm, "seed": seed, "unit": unit,
+            "delta": delta, "records": records,
+        }  # fmt: skip
+        self.__dict__.update(asked)  # from which NVFlare writes a job's configuration
+        self._asked_for = FederationSettings(**asked)
         self._lock = threading.Lock()
         self._state: State | None = None
         self._reports: dict[int, Columns] = {}
@@ -78,23 +79,24 @@ class SqsgdAggregator(Aggregator):
         task_data = fl_ctx.get_prop(AppConstants.TRAIN_SHAREABLE)
         try:
             with self._lock:
-                if not shareables.request_fields(task_data):
-                    shareables.write_request(task_data, self._request(task_data, fl_ctx))
+                if not client.request_fields(task_data):
+                    client.write_request(task_data, self._request(task_data, fl_ctx))
         except Exception as error:
             # NVFlare would log it and send the task without a request, which every client refuses.
             self.system_panic(f"sqsgd: {error}", fl_ctx)
 
     def _request(self, task_data: Shareable, fl_ctx: FLContext) -> Request:
         if self._state is None:
-            self._structure, weights = flatten(shareables.model_of(task_data))
+            self._structure, weights = flatten(client.model_of(task_data))
             asked, clients = self._asked_for, len(fl_ctx.get_engine().get_clients())
-            if self.unit == "record":  # ε is of all rounds
+            per_record = asked.unit == "record"
+            if per_record:  # ε is of all rounds
                 if not (rounds := task_data.get_header(AppConstants.NUM_ROUNDS)):
                     raise ValueError(
                         "unit = 'record' needs the number of rounds, which ScatterAndGather sends"
                     )
                 asked = replace(asked, rounds=rounds)
-            for note in untrained(self._structure, per_record=self.unit == "record"):
+            for note in untrained(self._structure, per_record=per_record):
                 self.log_warning(fl_ctx, f"sqsgd: {note}")
             self._scheme = asked.make_scheme(self._structure.dim)
             self._settings = asked.for_rounds(self._scheme, clients=clients, rounds=0)
@@ -116,12 +118,12 @@ class SqsgdAggregator(Aggregator):
         name = fl_ctx.get_peer_context().get_identity_name()
         with self._lock:
             try:
-                client = shareables.client_number(name)
-                self._heard.add(client)
-                if client in self._reports:
+                number = client.client_number(name)
+                self._heard.add(number)
+                if number in self._reports:
                     raise MalformedReport("twice", "has answered this round already")
-                task = task_for(client, self._settings, self._begun)
-                self._reports[client] = server.open_report(self._scheme, _payload(shareable), task)
+                task = task_for(number, self._settings, self._begun)
+                self._reports[number] = server.open_report(self._scheme, _payload(shareable), task)
             except Exception as error:
                 reason = server.rejection(error)
                 self._reasons[reason] += 1
@@ -136,12 +138,10 @@ class SqsgdAggregator(Aggregator):
             reasons = "".join(f" ({times}: {reason})" for reason, times in self._reasons.most_common(1))
             least = enough_answers(self.min_answers, len(self._heard))
             if count < least:
-                raise NoAnswers(
-                    f"round {state.round} had {count} valid reports, fewer than min_answers = "
-                    f"{least}{reasons}: see refusals.jsonl in the clients' state_dir"
-                )
+                few = f"{count} valid reports, fewer than min_answers = {least}{reasons}"
+                raise NoAnswers(f"round {state.round} had {few}: see the clients' refusals.jsonl")
             ordered = sorted(self._reports.items())  # sums of floats depend on the order
-            opened = [(task_for(client, self._settings, state), columns, 1.0) for client, columns in ordered]
+            opened = [(task_for(number, self._settings, state), columns, 1.0) for number, columns in ordered]
             self._state, record = server_step(self._scheme, self._settings, state, opened)
             self.log_info(
                 fl_ctx,
@@ -154,8 +154,8 @@ class SqsgdAggregator(Aggregator):
 
 def _payload(answer: Shareable) -> object:
     """Return the payload of an answer. Raises MalformedReport with a client's reason, if it is one."""
-    if (reason := answer.get(shareables.REASON)) is not None:
+    if (reason := answer.get(client.REASON)) is not None:
         raise MalformedReport("error", server.known_reason(reason, "an unknown reason"))
-    if shareables.REPORT not in answer:
+    if client.REPORT not in answer:
         raise MalformedReport("records", "the answer is not a report; does the client use SqsgdFilter?")
-    return answer[shareables.REPORT]
+    return answer[client.REPORT]
