@@ -81,7 +81,8 @@ def run(folder, *, rounds, tasks, owner, custom="", asked=None):
     """The job with these changes; the exit status, the server's log, the server's folder."""
     job = shutil.copytree(JOB, folder / "job")
     server, client = (job / f"app/config/config_fed_{side}.json" for side in ("server", "client"))
-    server.write_text(re.sub(r'"num_rounds": \d+', f'"num_rounds": {rounds}', server.read_text()))
+    text = re.sub(r'"num_rounds": \d+', f'"num_rounds": {rounds}', server.read_text())
+    server.write_text(text.replace('"train_timeout": 60', '"train_timeout": 600'))  # on a busy machine
     config = json.loads(client.read_text())
     config["task_data_filters"][0]["tasks"] = tasks
     config["task_data_filters"][0]["filters"][0]["args"] = {
