@@ -100,6 +100,8 @@ def run_command(words, *, only_read=False):
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         for extra in re.findall(r"[\w,]+(?=\])", " ".join(arguments)):
             assert set(extra.split(",")) <= set(project["optional-dependencies"]), extra
+    elif only_read and program in ("npm", "export"):
+        pass
     elif program == "python":
         assert (ROOT / arguments[0]).exists(), arguments[0]  # tests/test_examples.py runs them all
     elif program == "sqsgd":
