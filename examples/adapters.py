@@ -1,5 +1,6 @@
 """Adapts a small frozen transformer, which was trained on public text, to private speakers.
 
+export PYTHONPATH=.
 python examples/adapters.py TEXT [steps]      # trains it on a public file and writes public_text.safetensors
 sqsgd compare --config experiments/adapters.toml  # head, prompt, LoRA and all weights
 
