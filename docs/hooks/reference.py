@@ -20,6 +20,13 @@ from typing import Any
 import typer.main
 
 MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+SHORTER = (
+    (r"Union\[numpy\._typing\..*?complex \| bytes \| str\]\]", "ArrayLike"),
+    (r"numpy\.ndarray\[tuple\[typing\.Any, \.\.\.\], numpy\.dtype\[[\w.]+\]\]", "ndarray"),
+    (r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", ""),
+)
+"""How types are shown in a signature."""
+SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:[ ]+.*(?:\n|\Z))+)", re.MULTILINE)
 CODE_OR_POWER = re.compile(
     r"```.*?```|``.+?``|`[^`\n]+`|(?<=[\w)}\]])\^(?:\{([^}]+)\}|(-?\w+(?:\.\d+)?))", re.DOTALL
 )
@@ -226,11 +233,13 @@ def _public(name: str, value: Any, level: int = 2, shown: str = "*") -> str:
         return f"{heading}\n\n{_constant(name)}"
     lines = [heading, _signature(name, value), _docstring(name, value)]
     if inspect.isclass(value):
-        described = field_docstrings(value)
+        own = [base for base in reversed(value.__mro__) if base.__module__ == value.__module__]
+        described = {field: text for base in own for field, text in field_docstrings(base).items()}
         lines += [f"`{field}`\n:   {_markdown(_cell(text))}" for field, text in described.items()]
+        members = {member: raw for base in own for member, raw in vars(base).items()}
         lines += [
             _member(name, member, raw, level + 1)
-            for member, raw in vars(value).items()
+            for member, raw in members.items()
             if _is_public(member, raw) and (shown == "*" or member in shown.split())
         ]
     return "\n\n".join(lines)
@@ -273,14 +282,25 @@ def _member(owner: str, name: str, raw: Any, level: int) -> str:
 def _signature(name: str, value: Any, *, quoted: bool = False) -> str:
     signature = inspect.signature(value)
     kept = [
-        parameter.replace(annotation=inspect.Parameter.empty) if quoted else parameter
+        parameter.replace(annotation=inspect.Parameter.empty if quoted else _type(parameter.annotation))
         for parameter in signature.parameters.values()
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     if quoted:
         return _block(f'make_scheme("{name}", {", ".join(map(str, kept))})')
     line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature.replace(parameters=kept)}")
+    for pattern, short in SHORTER:
+        line = re.sub(pattern, short, line)
     return _block(line.removesuffix(" -> None").replace("<factory>", "..."))
+
+
+def _type(annotation: Any) -> Any:
+    """The type of an annotation, without the description of the field."""
+    if isinstance(annotation, str) and annotation.startswith("Annotated["):
+        (inner,) = (node.slice for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Subscript)
+                    and getattr(node.value, "id", "") == "Annotated")  # fmt: skip
+        return ast.unparse(inner.elts[0])  # type: ignore[attr-defined]
+    return annotation
 
 
 def _block(line: str) -> str:
@@ -298,10 +318,20 @@ def _markdown(text: str) -> str:
     """Convert a docstring to Markdown: headings, roles and examples."""
     text = re.sub(r"^(\w+)\n-{3,}$", r"**\1**\n", text, flags=re.MULTILINE)
     text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
+    text = SECTION.sub(_section, text)
     parts = [
         f"```pycon\n{part}\n```" if part.lstrip().startswith(">>>") else part for part in text.split("\n\n")
     ]
     return "\n\n".join(parts)
+
+
+def _section(match: re.Match[str]) -> str:
+    """The arguments and errors of a docstring as a list, its result as a paragraph."""
+    title, body = match[1], textwrap.dedent(match[2]).strip()
+    if title == "Returns":
+        return f"**Returns**\n\n{' '.join(body.split())}\n"
+    entries = (" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", body))
+    return f"**{title}**\n\n" + "".join(re.sub(r"^([^:]+): ", r"* `\1`: ", each) + "\n" for each in entries)
 
 
 PARTS: dict[str, Callable[[], str]] = {

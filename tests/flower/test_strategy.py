@@ -107,6 +107,11 @@ def test_what_is_chosen(tmp_path, options, name, bound, falls):
     assert made.settings.decay == ("linear" if falls else "none")
 
 
+def test_factors_that_no_residual_has_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"alpha = 0\.5, beta = 1: 'sqsgd-stateless' keeps no residual"):
+        prepared(tmp_path, scheme="sqsgd-stateless", alpha=0.5)
+
+
 def test_a_small_change_is_not_reported_by_the_toss_of_a_coin():
     """Cosines of single reports about a change of length .05: all of one sign with the default bound."""
     dim = 44426

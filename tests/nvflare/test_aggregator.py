@@ -86,7 +86,7 @@ def test_rounds_that_no_workflow_states_are_not_guessed():
     pytest.importorskip("torch", reason="needs torch: pip install 'sqsgd[train]'")
     server = SqsgdAggregator(epsilon=4.0, delta=1e-5, unit="record", records=200)
     data, fl_ctx = ask(server, {"weight": np.zeros((1, 20), np.float32)})
-    assert data.get_header("sqsgd.request") is None
+    assert client.request_fields(data) == {}
     assert EventType.FATAL_SYSTEM_ERROR in fl_ctx.get_engine().events
 
 

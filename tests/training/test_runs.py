@@ -76,7 +76,8 @@ def interrupted(run, round):
             raise KeyboardInterrupt
         return measured[-1]
 
-    objective = SimpleNamespace(**{**vars(run.problem.objective), "is_default": True, "evaluate": evaluate})
+    used = run.problem.objective
+    objective = SimpleNamespace(**vars(used), is_default=True, loss=used.loss, evaluate=evaluate)
     broken = dataclasses.replace(run, problem=dataclasses.replace(run.problem, objective=objective))
     with pytest.raises(KeyboardInterrupt):
         list(started(broken))
@@ -144,6 +145,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, monkeypatch):
         (SMALL, {"reports": 2, "participation": "5"}, "reports = 2 needs participation = 'once', not '5'"),
         (SMALL, {"reports": 2, "visits": 1, "engine": "flower"}, "asks a node for one report in a round"),
         (SMALL, {"reports": 2, "scheme": "sqsgd", "options": {"code": "signs"}}, "would link its reports"),
+        (TINY, {"clients": 500}, "500 clients cannot share 320 examples"),
         (TINY, {"model": "tiny:batch_norm"}, "running statistics"),
         (TINY, {"bytes": 1000}, "bytes = 1000 is more than the whole gradient.*at most 144"),
     ],

@@ -218,7 +218,7 @@ def test_every_arm_and_panel_is_checked_and_data_are_loaded_once(monkeypatch):
     with pytest.raises(ValueError, match="arm 'B', panel 'P': levels = 1000"):
         checked(arms=[*SWEEP["arms"], wrong], panels=[{"name": "P"}])
     with pytest.raises(
-        ValueError, match="arm 'sqsgd', panel 'clients 300': 300 clients cannot share 288 images"
+        ValueError, match="arm 'sqsgd', panel 'clients 300': 300 clients cannot share 288 examples"
     ):
         checked(panels=[{"clients": 8}, {"clients": 300}])  # where rates are chosen, without a tenth
 

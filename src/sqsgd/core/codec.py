@@ -29,7 +29,7 @@ _DAMAGED = "the report is damaged, or for another scheme, round, client, seed or
 
 
 class MalformedReport(ValueError):
-    """A message that is not a valid report for this task; ``reason`` is one word, ``text`` a sentence.
+    """Raised for invalid reports, where ``reason`` is a keyword and ``text`` is a description.
 
     >>> MalformedReport("length", "4 bytes are too few").reason
     'length'

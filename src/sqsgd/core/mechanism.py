@@ -19,12 +19,15 @@ Notion = Literal["local", "record", "central", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The privacy guarantee of one report; ``epsilon`` is never above the requested one.
+    """The privacy guarantee of a report. The value of ``epsilon`` does not exceed the requested budget.
 
-    ``notion`` is ``"local"`` (ε-LDP of the whole report, replace-one, against the server itself),
-    ``"record"`` (adding or removing one of a client's records, against the server itself; ``epsilon`` and
-    ``delta`` are then of ``reports`` reports together), ``"central"`` (of the sum of reports, under secure
-    aggregation) or ``"none"``.
+    The ``notion`` of privacy can be one of the following:
+
+    * ``"local"``: ε-LDP of the entire report for replacing all data of a client, also against the server.
+    * ``"record"``: Privacy for adding or removing one of a client's records, also against the server. In
+      this case, ``epsilon`` and ``delta`` refer to the composition of ``reports`` reports.
+    * ``"central"``: Privacy of the sum of all reports when using secure aggregation.
+    * ``"none"``: There is no privacy guarantee.
 
     >>> from sqsgd import make_scheme
     >>> make_scheme("sqsgd", dim=1000, epsilon=50.0, bytes=64).privacy
@@ -35,29 +38,29 @@ class Privacy:
     notion: Notion
     delta: float = 0.0
     arithmetic: Literal["exact", "real"] = field(default="exact", repr=False)
-    """``"real"``: ε is proved in real arithmetic only, and the report is drawn with floats."""
+    """With ``"real"``, ε is only proved in real arithmetic, while sampling uses floating-point numbers."""
     rho: Fraction = field(default=Fraction(), repr=False)
-    """Per record: ρ-zCDP of each report for each record that it uses, exactly."""
+    """Per record: The exact ρ-zCDP guarantee of a report for the records used by it."""
     rate: float = field(default=1.0, repr=False)
-    """Per record: the chance that a report uses a record."""
+    """Per record: The probability that a given record is used in a report."""
     turns: int = field(default=1, repr=False)
-    """Per record: a record is in one of so many reports, where batches are disjoint."""
+    """Per record: The number of disjoint batches, each record being used in one of them."""
     reports: int = field(default=1, repr=False)
-    """Per record: how many reports ``epsilon`` and ``delta`` are for."""
+    """Per record: The number of reports that are covered by ``epsilon`` and ``delta``."""
 
     @property
     def share(self) -> float:
-        """Per record: the share of a client's records that a report uses, on average."""
+        """Per record: The expected fraction of a client's records that is used in a report."""
         return self.rate / self.turns
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is guaranteed."""
+        """Whether there is any privacy guarantee."""
         return self.notion != "none"
 
     @property
     def is_pure_local(self) -> bool:
-        """Pure ε-LDP of the whole report: the only guarantee that nodes accept; ledgers also take records."""
+        """Whether the entire report satisfies pure ε-LDP, i.e., the notion is ``"local"`` and δ is 0."""
         return self.notion == "local" and self.delta == 0
 
 
@@ -86,7 +89,7 @@ class Traits:
 
 
 class Mechanism(Part):
-    """The only private step. It projects its own input, so ε never depends on an earlier step.
+    """The private step of a scheme. Since it projects its input, ε does not depend on previous steps.
 
     Guarantees
     ----------
@@ -176,9 +179,9 @@ class Mechanism(Part):
 
     @abstractmethod
     def relative_error(self, share: float) -> float:
-        """E|estimate - x|² / |x|² of one report, rotated where needed, for |x| at this share of the bound.
+        """Compute E|estimate - x|² / |x|² of a report for vectors with this share of the bound as their norm.
 
-        NaN where no closed form is known, infinity where the error is unbounded.
+        Returns NaN if a closed form is not known, and infinity if the error is unbounded.
         """
 
     def along(self, share: float) -> float:
@@ -202,8 +205,8 @@ class Mechanism(Part):
         return math.sqrt(self.dim) / 3 if self.traits.bounds_coordinates else 1.0
 
     def log_density(self, columns: Columns, x: Vector, bound: float) -> float:
-        """ln of the density of ``columns`` given x, over all randomness of ``randomize``.
+        """Compute the log density of ``columns`` given x with respect to the randomness of ``randomize``.
 
-        Not available per record, because the columns are processed further after adding the noise.
+        This is not available per record, because the columns are modified after adding the noise.
         """
         raise NotImplementedError

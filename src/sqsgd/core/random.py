@@ -181,7 +181,11 @@ class Rng:
             return self._pool[start : start + count]
 
     def word(self) -> int:
-        """Return a uniform integer below 2^64."""
+        """Draw a uniform integer below 2^64.
+
+        Raises:
+            RuntimeError: If a seeded generator is used in a forked process.
+        """
         with self._lock:
             self._check_process()
             if not self._spare:
@@ -191,11 +195,32 @@ class Rng:
             return self._spare.pop()
 
     def words(self, count: int) -> Words:
-        """``count`` uniform integers below 2^64, as an array."""
+        """Draw several uniform integers below 2^64.
+
+        Args:
+            count: The number of integers.
+
+        Returns:
+            An array of unsigned 64-bit integers.
+
+        Raises:
+            RuntimeError: If a seeded generator is used in a forked process.
+        """
         return self.take(8 * count).view(_U8)
 
     def below(self, bound: int) -> int:
-        """Return a uniform integer in 0..bound-1, by rejection; bound is at most 2^64."""
+        """Draw a uniform integer below a bound using rejection sampling.
+
+        Args:
+            bound: The upper bound, which must be in 1..2^64.
+
+        Returns:
+            An integer in 0..bound-1.
+
+        Raises:
+            ValueError: If the bound is out of range.
+            RuntimeError: If a seeded generator is used in a forked process.
+        """
         bound = integer("bound", bound, 1, 2**64)
         limit = 2**64 - 2**64 % bound
         while (word := self.word()) >= limit:
@@ -211,13 +236,28 @@ class Rng:
         return (words % below).astype(np.int64)
 
     def uniform(self) -> float:
-        """Return a uniform multiple of 2^-53 in [0, 1). Use it only for rounding before the private step, or
-        for mechanisms whose ε holds in real arithmetic.
+        """Draw a uniform multiple of 2^-53 in [0, 1).
+
+        It should only be used for rounding before the private step, or for mechanisms which are private in
+        real arithmetic.
+
+        Raises:
+            RuntimeError: If a seeded generator is used in a forked process.
         """
         return (self.word() >> 11) * 2.0**-53
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
-        """``count`` numbers like ``uniform``, as an array."""
+        """Draw several numbers with the same distribution as ``uniform``.
+
+        Args:
+            count: The number of values.
+
+        Returns:
+            An array of floating-point numbers.
+
+        Raises:
+            RuntimeError: If a seeded generator is used in a forked process.
+        """
         return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
     def __repr__(self) -> str:

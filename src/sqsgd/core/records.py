@@ -17,12 +17,13 @@ _SOFT = 0.01  # of normalised records, as in Bu et al. 2022
 
 @final
 class RecordSum:
-    """A sum of vectors, one of each record, in whole numbers. One record moves it by at most L in l2 norm.
+    """A sum of clipped vectors in integer arithmetic, with l2 sensitivity L for adding a record.
 
-    A record x becomes the whole numbers nearest to x L' / max(C, |x|): C is ``clip_norm``, and L' is so far
-    below L = 2^22 that rounding cannot exceed it. If their squares add up to more than L² all the same, or if
-    x holds NaN or infinity, the record is left out. ``normalise`` takes x L' / (|x| + 0.01 C) instead: all
-    records then count nearly the same, and the steps hardly depend on C.
+    The vector x of a record is scaled to x L' / max(C, |x|) and rounded to integers, where C is ``clip_norm``
+    and L' is smaller than L = 2^22 to allow for rounding errors. Records are skipped if they contain NaN or
+    infinity, or if their l2 norm exceeds L despite this margin. With ``normalise``, vectors are scaled to
+    x L' / (|x| + 0.01 C) instead. All records are then weighted almost equally, and the step size hardly
+    depends on C.
 
     Guarantees
     ----------
@@ -56,7 +57,7 @@ class RecordSum:
         return reach_of(self.dim)
 
     def add(self, rows: npt.NDArray[Any]) -> None:
-        """Add records: one float vector in each row."""
+        """Add several records, given as a matrix with one floating-point vector per row."""
         from sqsgd._internal.kernels.records import add_records
 
         rows = checks.shaped_rows("records", rows, len(rows), self.dim)
@@ -68,7 +69,7 @@ class RecordSum:
         )
 
     def mean_of(self, records: float) -> npt.NDArray[np.float64]:
-        """Return the sum over a public number of records, without noise: it is as private as the records."""
+        """Return the sum divided by a public number of records. The result is not private."""
         return np.asarray(self.total * (self.clip_norm / self.reach / records), np.float64)
 
 

@@ -49,15 +49,15 @@ class Scheme:
     transforms: tuple[Transform, ...]
     mechanism: Mechanism
     keeps_state: bool = False
-    """The client keeps something for its next report: the coordinates that it did not send (Algorithm 2), or
-    what ``momentum`` or ``average`` says."""
+    """Whether the client keeps state between reports, namely coordinates that have not been sent yet
+    (Algorithm 2), or the values described for ``momentum`` or ``average``."""
     first_bound: float = 1.0
-    """U_0, the bound of the first round, where none is given."""
+    """The default bound for the first round (U_0)."""
     momentum: float = 0.0
-    """The residual accumulates the velocity of the gradients instead (momentum correction)."""
+    """If not zero, the residual accumulates the velocity of the gradients (momentum correction)."""
     average: float = 0.0
-    """A report is about a running average, which starts at zero: this share of the last average, and the rest
-    of the new gradient."""
+    """If not zero, reports encode a running average of the gradients, where this is the weight of the
+    previous average. The initial value is zero."""
 
     def __post_init__(self) -> None:
         checks.integer("dim", self.dim, 1, MOST_DIM)
@@ -116,7 +116,7 @@ class Scheme:
 
     @cached_property
     def nmse(self) -> float:
-        """Predicted E|x̂ - x|² / |x|² of a report of a vector, or sent block, as long as the bound."""
+        """The predicted error E|x̂ - x|² / |x|² of a report for vectors or blocks with |x| = bound."""
         return self.nmse_at(1.0)
 
     def nmse_at(self, share: float) -> float:
@@ -205,7 +205,7 @@ class Scheme:
         return self.privacy.notion == "record"
 
     def record_sum(self, task: Task, *, normalise: bool = False) -> RecordSum:
-        """Return an empty sum of records for this task. It takes the coordinates that ``block`` gives."""
+        """Create an empty sum of records for this task, using the coordinates returned by ``block``."""
         self._check(task)
         seeds = None if self.block(task) is None else (task.round, task.seed)
         return RecordSum(self.mechanism.dim, task.bound, normalise=normalise, seeds=seeds)

@@ -21,10 +21,10 @@ MOST_DIM = 2**32 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The request of the server to one client in one round. All of its fields are public.
+    """The request sent by the server to a client in a given round. All fields are public.
 
-    ``bound`` is U_t, the mechanism's range; ``clip`` is C_t, the l2 radius of clipping before it, or None.
-    Where the guarantee is per record, ``bound`` is the norm that each record is clipped to.
+    The range of the mechanism is given by ``bound`` (U_t). If ``clip`` (C_t) is not None, the vector is
+    clipped to this l2 norm first. For privacy per record, ``bound`` is the clipping norm of a record.
 
     >>> Task(round=0, client=3, seed=1234, dim=119850, bound=10.0).dim
     119850

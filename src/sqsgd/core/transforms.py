@@ -42,13 +42,13 @@ class Transform(Part):
     """
 
     checks_input: ClassVar[bool] = False
-    """``forward`` rejects NaN and infinity in the pass that it makes anyway."""
+    """Whether ``forward`` checks the input for NaN and infinity."""
 
     spreads: ClassVar[bool] = False
-    """``inverse`` spreads the error of one coordinate over all of them."""
+    """Whether ``inverse`` distributes the error of a coordinate over all coordinates."""
 
     shared: bool
-    """The same for all clients of a round, so the server inverts it once, after the sum."""
+    """Whether the transform is the same for all clients in a round and can be inverted after the sum."""
 
     @abstractmethod
     def out_dim(self, dim: int) -> int:

@@ -92,7 +92,7 @@ def partition(
     if kind != "iid" and (classes.ndim != 1 or classes.dtype.kind == "f"):
         raise ValueError(f"partition {scheme!r} needs one class per example; write iid, drawn or {NATURAL}")
     if clients > len(classes):
-        there = f"{clients:,} clients cannot share {len(classes):,} images: each needs at least one"
+        there = f"{clients:,} clients cannot share {len(classes):,} examples: each needs at least one"
         raise ValueError(f"{there}; partition = 'drawn' lets them draw one each")
     words = _stream(_PARTITION, seed)
     if kind == "iid":

@@ -219,7 +219,7 @@ RUN, SPARE_BYTES = 256, 32  # rounding keeps spare words for each run of coordin
 
 @final
 class PrivQuant(Mechanism):
-    """Stochastic K-level quantisation and its exact ε-LDP privatisation, of vectors in [-bound, bound]^dim.
+    """Stochastic quantisation of vectors in [-bound, bound]^dim to K levels with exact ε-LDP.
 
     Args:
         dim: The number of coordinates.
@@ -337,7 +337,18 @@ class PrivQuant(Mechanism):
         return codes
 
     def privatize(self, codes: Any, rng: Rng) -> Codes:
-        """The private step: codes that match the input in exactly L places, L drawn from its exact law."""
+        """Privatise a vector of codes, where the number of matches is sampled from its exact distribution.
+
+        Args:
+            codes: A vector of ``dim`` codes in 0..levels-1.
+            rng: The private generator.
+
+        Returns:
+            A vector of codes which agrees with the input in exactly this number of positions.
+
+        Raises:
+            ValueError: If the codes are out of range or their number is not ``dim``.
+        """
         from sqsgd._internal.kernels.sampling import scramble, scramble_bytes, scramble_pairs
 
         codes = checks.codes("codes", codes, self.dim, self.levels)
@@ -412,7 +423,18 @@ class PrivQuant(Mechanism):
         return steps * np.uint64(0x9E3779B97F4A7C15)  # spread over all coordinates
 
     def estimate(self, out: Any, bound: float) -> npt.NDArray[np.float64]:
-        """Return the unbiased estimate of x from ``privatize`` or ``randomize``: the level values over m."""
+        """Compute the unbiased estimate of x, which is given by the values of the levels divided by m.
+
+        Args:
+            out: The output of ``privatize`` or ``randomize``.
+            bound: The public range.
+
+        Returns:
+            ``dim`` numbers.
+
+        Raises:
+            ValueError: If the codes or the bound are out of range.
+        """
         codes = self._codes(out)
         bound = checks.real("bound", bound, 1e-30, 1e30)
         return (2.0 * codes / (self.levels - 1) - 1.0) * (bound / self.scale)
@@ -424,7 +446,20 @@ class PrivQuant(Mechanism):
         accumulate(codes, 2 * unit / (self.levels - 1), -unit, total)
 
     def variance(self, x: Any, bound: float) -> npt.NDArray[np.float64]:
-        """Var(estimate[j] | x), exactly: (y² + (y - B_k)(B_{k+1} - y)) / m + (1-m) s / m² - y²."""
+        """Compute the exact variance of the estimate for each coordinate.
+
+        It is (y² + (y - B_k)(B_{k+1} - y)) / m + (1-m) s / m² - y².
+
+        Args:
+            x: The vector, which is clamped to [-bound, bound].
+            bound: The public range.
+
+        Returns:
+            The variance of the estimate for each of the ``dim`` coordinates.
+
+        Raises:
+            ValueError: If the vector or the bound are invalid.
+        """
         bound = checks.real("bound", bound, 1e-30, 1e30)
         y = np.clip(checks.vector("x", x, self.dim).astype(np.float64), -bound, bound)
         m, top = self.scale, self.levels - 1
@@ -452,9 +487,19 @@ class PrivQuant(Mechanism):
         return checks.codes("out", out[0] if isinstance(out, tuple) else out, self.dim, self.levels)
 
     def log_density(self, out: Any, x: Any, bound: float | None = None) -> float:
-        """ln P(privatize(x) = out) for codes x. With ``bound``, ln P(randomize(x, bound) = out).
+        """Compute the log probability of an output.
 
-        The latter is ln(A H + B (1 - H)), H = P(matches >= τ) over the rounding.
+        Args:
+            out: The codes of a report.
+            x: The codes passed to ``privatize``, or the vector passed to ``randomize`` if ``bound`` is given.
+            bound: The public range of ``randomize``. In this case, the probability is A H + B (1 - H), where
+                H is the probability of at least τ matches over the rounding.
+
+        Returns:
+            The natural logarithm of the probability.
+
+        Raises:
+            ValueError: If an argument is out of range.
         """
         out = self._codes(out)
         if bound is None:

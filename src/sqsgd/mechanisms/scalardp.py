@@ -32,10 +32,10 @@ def respond(code: int, alphabet: int, stays: exact.InverseCdf, rng: Rng) -> int:
 
 @final
 class ScalarDP(Part):
-    """A number in [0, maximum], rounded without bias to a grid, then randomised response on the grid.
+    """A mechanism for numbers in [0, maximum], using unbiased rounding to a grid and randomised response.
 
-    The symbol J in 0..k, k = ``levels``, is kept with probability e^ε / (e^ε + k), and otherwise replaced by
-    one of the k others.
+    For k = ``levels``, the rounded symbol J in 0..k is kept with probability e^ε / (e^ε + k). Otherwise, it
+    is replaced by one of the k other symbols.
 
     Args:
         maximum: The upper end of the range.
@@ -87,7 +87,18 @@ class ScalarDP(Part):
         return self.levels * (inside / self.maximum)
 
     def privatize(self, value: float, rng: Rng) -> int:
-        """Return a symbol 0..levels for the value clamped to [0, maximum]."""
+        """Privatise a number.
+
+        Args:
+            value: The number, which is clamped to [0, maximum].
+            rng: The private generator.
+
+        Returns:
+            A symbol in 0..levels.
+
+        Raises:
+            ValueError: If the value is not a number.
+        """
         position = self._position(value)
         check_rng(rng)
         lower = min(int(position), self.levels - 1)
@@ -104,14 +115,36 @@ class ScalarDP(Part):
         return np.asarray((symbols + moves * shifts) % (self.levels + 1), np.uint8)
 
     def estimate(self, symbol: int) -> float:
-        """Unbiased: a (J - b), a = (e^ε + k) R / ((e^ε - 1) k), b = k (k+1) / (2 (e^ε + k))."""
+        """Compute the unbiased estimate a (J - b).
+
+        The constants are a = (e^ε + k) R / ((e^ε - 1) k) and b = k (k+1) / (2 (e^ε + k)) for the range R.
+
+        Args:
+            symbol: The symbol J of a report.
+
+        Returns:
+            The estimate, which may be outside of [0, maximum].
+
+        Raises:
+            ValueError: If the symbol is out of range.
+        """
         symbol, odds = checks.integer("symbol", symbol, 0, self.levels), math.exp(-self.epsilon)
         k = self.levels
         slope = (1 + k * odds) * self.maximum / (-math.expm1(-self.epsilon) * k)
         return slope * (symbol - k * (k + 1) * odds / (2 * (1 + k * odds)))
 
     def variance(self, value: float) -> float:
-        """Var(estimate | value), in closed form, divided by e^ε so that nothing overflows."""
+        """Compute the variance of the estimate in closed form.
+
+        Args:
+            value: The number, which is clamped to [0, maximum].
+
+        Returns:
+            The variance, which is computed without overflow for large ε.
+
+        Raises:
+            ValueError: If the value is not a number.
+        """
         position = self._position(value)
         k, odds = self.levels, math.exp(-self.epsilon)
         part = position - math.floor(position)
@@ -122,7 +155,18 @@ class ScalarDP(Part):
         return slope**2 * max(second - first**2, 0.0)
 
     def log_density(self, symbol: int, value: float) -> float:
-        """ln P(privatize(value) = symbol), including the rounding."""
+        """Compute the log probability of a symbol, including the rounding.
+
+        Args:
+            symbol: The symbol of a report.
+            value: The number, which is clamped to [0, maximum].
+
+        Returns:
+            The natural logarithm of the probability.
+
+        Raises:
+            ValueError: If the symbol is out of range or the value is not a number.
+        """
         symbol = checks.integer("symbol", symbol, 0, self.levels)
         here = max(0.0, 1.0 - abs(self._position(value) - symbol))
         spread = -self.epsilon - math.log1p(self.levels * math.exp(-self.epsilon))

@@ -30,7 +30,7 @@ LEAST = 0.01  # the least local ε that schemes accept
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """``reports`` reports of ``scheme`` by each user, as in ``central_guarantee``.
+    """A pass in which each user sends ``reports`` reports of ``scheme``, as in ``central_guarantee``.
 
     >>> from sqsgd import make_scheme
     >>> scheme = make_scheme("privunit-index", dim=3920, epsilon=2.0)
@@ -56,31 +56,31 @@ class Pass:
 
     @property
     def local(self) -> float:
-        """The local ε of all reports of a user together."""
+        """The local ε of a user for all reports in this pass."""
         return exact.total(self.scheme.privacy.epsilon, self.reports)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralGuarantee:
-    """The published models are (``epsilon``, ``delta``)-DP if one user's data are replaced.
+    """An (``epsilon``, ``delta``)-DP guarantee of the published models for replacing the data of a user.
 
-    This holds against those who see only the models, under ``assumptions``. ``local_epsilon`` holds for all
-    reports of a user together, against everyone, without them.
+    It holds against observers of the models under the given ``assumptions``. In contrast, ``local_epsilon``
+    covers all reports of a user against all observers, and does not depend on these assumptions.
     """
 
     epsilon: float
     delta: float
     users: int
-    """Those who are counted, in the smallest pass: neither drop-outs nor colluding users."""
+    """The number of users in the smallest pass, excluding drop-outs and colluding users."""
     order: Order
     bound: Bound
-    """The mechanism's own bound, that for all mechanisms, or none: then ``epsilon`` is the local one."""
+    """The bound that was used. If there is none, ``epsilon`` is equal to the local ε."""
     local_epsilon: float
     assumptions: tuple[str, ...]
     reports: int = 1
-    """The most reports of a user, over all passes."""
+    """The maximum number of reports of a user over all passes."""
     linked: str = ""
-    """Why the reports of a user can be linked, so that they count as one; empty if they cannot."""
+    """The reason why the reports of a user can be linked and count as a single report, or an empty string."""
 
     @property
     def sentence(self) -> str:
@@ -99,7 +99,7 @@ class CentralGuarantee:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary which can be serialized to JSON."""
         return {**asdict(self), "assumptions": list(self.assumptions), "sentence": self.sentence}
 
 
@@ -166,8 +166,8 @@ def central_guarantee(
 
 
 def composed_guarantee(passes: Sequence[Pass], delta: float, *, linked: str = "") -> CentralGuarantee:
-    """Return the central guarantee of all ``passes`` together: of different schemes, budgets or numbers of
-    users.
+    """Compute the central guarantee for the composition of several passes, which may use different schemes,
+    budgets or numbers of users.
 
     Args:
         passes: Each user takes part in all of them, or in some.

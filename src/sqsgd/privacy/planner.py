@@ -47,11 +47,12 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How ``sqsgd-stateless`` spends a budget, and the resulting errors, relative to |x| = bound.
+    """The parameters of ``sqsgd-stateless`` for a given budget, and the errors for vectors with |x| = bound.
 
-    Sparse codes draw ``count`` (t) of the coordinates, at least ``threshold`` (τ) of them among the ``near``
-    (s) largest with probability ``keep``. Each coordinate has one of three ``levels``: +, - or not drawn.
-    Signs and levels code every coordinate that is sent.
+    When using sparse codes, ``count`` (t) coordinates are drawn. With probability ``keep``, at least
+    ``threshold`` (τ) of them are among the ``near`` (s) largest coordinates. There are three ``levels``,
+    since a coordinate can be positive, negative or not drawn. For signs and levels, all coordinates are
+    encoded.
 
     Guarantees
     ----------
@@ -79,23 +80,23 @@ class Plan:
     bits: int
     message_bytes: int
     nmse: float
-    """The error of one report on the whole vector."""
+    """The error of a single report for the entire vector."""
     nmse_mean: float
-    """The error of the mean over all clients' reports of one round."""
+    """The error of the mean over the reports of all clients in a round."""
     nmse_block: float
-    """The error of one report on the coordinates that it sends."""
+    """The error of a single report for the coordinates included in the report."""
     optimum: float
-    """PrivUnit's error at the same ε, with a known norm and 32 bits per coordinate: the best possible."""
+    """The optimal error, given by PrivUnit at the same ε with a known norm and 32 bits per coordinate."""
     optimum_ratio: float
     stateless: tuple[Stateless, ...]
-    """Schemes that send the whole vector in one report and keep no state, the best first."""
+    """Stateless schemes for encoding the entire vector in a single report, sorted by their error."""
     recommendation: Recommendation | None
-    """What ``scheme = "auto"`` takes for these rounds; None where only real arithmetic fits."""
+    """The scheme selected by ``scheme = "auto"``, or None if only schemes in real arithmetic are suitable."""
     reconstruction: tuple[ReconstructionStatement, ...]
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, with infinity as a string."""
+        """Return a dictionary which can be serialized to JSON, using a string for infinity."""
         values = asdict(self, dict_factory=lambda pairs: {name: worded(value) for name, value in pairs})
         return {**values, "reconstruction": [statement.to_dict() for statement in self.reconstruction]}
 

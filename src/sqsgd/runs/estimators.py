@@ -16,32 +16,38 @@ from sqsgd.runs.train import train
 
 @dataclass
 class PrivateModel:
-    """A linear model of a table, learned from one report per owner: a classifier or a regressor."""
+    """The base class of linear models for tables which are trained using one report per owner."""
 
     epsilon: float
-    """ε of an owner's one report, and so of everything that leaves the owner."""
+    """The privacy budget of an owner, which covers everything sent by this owner."""
     _: KW_ONLY
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The public range (low, high) of each column of numbers; values outside are clipped."""
+    """The public range (low, high) of each numeric column, which is used for clipping."""
     categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """The public values of each other column."""
+    """The public values of all other columns."""
     label: str = ""
-    """The column to predict, unless ``fit`` gets ``y``."""
+    """The name of the column to predict, unless ``y`` is passed to ``fit``."""
     owner: str = ""
-    """The column that names whose row it is. Without one, each row is protected, not an owner."""
+    """The name of the column containing the owners. By default, only individual rows are protected."""
     random_state: int | None = None
-    """A seed for an experiment that can be repeated and protects nobody. None: secure noise."""
+    """A seed for reproducible experiments, which do not protect anyone. Secure noise is used by default."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields of ``RunConfig``, such as ``rounds``, ``bytes``, ``scheme`` or ``lr``."""
+    """Additional fields of ``RunConfig``, such as ``rounds``, ``bytes``, ``scheme`` or ``lr``."""
     _numbers: ClassVar[bool]
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
-        """Learn from a DataFrame; ``y``: the labels, if they are not its column ``label``.
+        """Train the model. Each call with secure noise increases the privacy loss of the owners.
 
-        Sets ``guarantee_``, a sentence, and ``summary_``, as in a run's ``summary.json``.
+        Args:
+            X: A DataFrame.
+            y: The labels. They are not required if ``label`` is a column of the DataFrame.
+
+        Returns:
+            The estimator, with a description of the guarantee in the attribute ``guarantee_`` and the content
+            of ``summary.json`` in ``summary_``.
 
         Raises:
-            ValueError: Something is wrong with the table or a setting; the message lists every problem.
+            ValueError: If the table or a setting is invalid. The message contains a list of all problems.
         """
         from sqsgd.learning.datasets import table_dataset
         from sqsgd.learning.tables import Columns
@@ -82,32 +88,61 @@ class PrivateModel:
         return np.asarray(self.columns_.rows(_table(table)).double().numpy() @ self.weights_.T.astype(float))
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
-        """scikit-learn's score: the accuracy of classes, or R2 of numbers."""
+        """Compute the accuracy of a classifier, or the R2 score of a regressor.
+
+        Args:
+            X: A DataFrame.
+            y: The labels, unless ``label`` is a column of the DataFrame.
+
+        Returns:
+            The score, which is not protected by additional noise.
+        """
         return float(super().score(X, X[self.columns_.label] if y is None else y))  # type: ignore[misc]
 
 
 class PrivateClassifier(PrivateModel, ClassifierMixin, BaseEstimator):
-    """A private logistic regression on a DataFrame: see ``PrivateModel`` for its arguments."""
+    """Private logistic regression for a DataFrame, with the interface of a scikit-learn classifier."""
 
     _numbers = False
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """Return the likeliest class of each row."""
+        """Predict the class of each row.
+
+        Args:
+            X: A DataFrame with the declared columns.
+
+        Returns:
+            An array of classes.
+        """
         places = self._scores(X).argmax(axis=1)
         return np.asarray(self.classes_[places])
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """Return the model's probability of each of ``classes_``, a row of each row."""
+        """Predict the probabilities of all classes for each row.
+
+        Args:
+            X: A DataFrame with the declared columns.
+
+        Returns:
+            A matrix with one column for each entry of ``classes_``.
+        """
         return np.asarray(softmax(self._scores(X)))
 
 
 class PrivateRegressor(PrivateModel, RegressorMixin, BaseEstimator):
-    """A private least-squares regression on a DataFrame. The label needs a public range, too."""
+    """Private least-squares regression for a DataFrame. The label also requires a public range."""
 
     _numbers = True
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """Return the predicted number of each row."""
+        """Predict the value of the label for each row.
+
+        Args:
+            X: A DataFrame with the declared columns.
+
+        Returns:
+            An array of numbers.
+        """
         scores = self._scores(X)[:, 0]
         low, high = self.columns_.ranges[self.columns_.label]
         return np.asarray((scores + 1) / 2 * (high - low) + low)

@@ -54,7 +54,7 @@ class InClear(Mechanism):
 
 
 def fedsgd(dim: int, epsilon: float | None = None, bytes: int | None = None) -> Scheme:
-    """Sends the gradient in float32, without privacy or compression. Both budgets are ignored."""
+    """Sends the gradient as float32 without privacy or compression. Both budgets are ignored."""
     return Scheme(name="fedsgd", dim=dim, transforms=(), mechanism=InClear(dim=dim))
 
 
@@ -142,12 +142,11 @@ def _best_levels(dim: int, room: int, levels: int | None) -> ShareOfNorm:
 def qsgd(
     dim: int, epsilon: float | None = None, bytes: int | None = None, *, levels: int | None = None
 ) -> Scheme:
-    """Sends the norm, and each coordinate rounded to a fraction of it, without privacy.
+    """Sends the norm and a randomly rounded fraction for each coordinate, without privacy.
 
-    QSGD (Alistarh et al. 2017).
-
-    Of all coordinates, or of a rescaled sample that fits into ``bytes``. ``levels`` has by default the
-    least predicted error, or √n where nothing limits the bytes. Not private; ``epsilon`` is ignored.
+    This is QSGD (Alistarh et al. 2017), applied to all coordinates or to a rescaled sample that fits into
+    ``bytes``. The default number of ``levels`` minimises the predicted error, or is √n if the message size is
+    not limited. The scheme is not private and ignores ``epsilon``.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     if levels is not None:
@@ -186,12 +185,11 @@ class Ternary(ScaledCodes):
 
 
 def terngrad(dim: int, epsilon: float | None = None, bytes: int | None = None) -> Scheme:
-    """Sends the largest magnitude, and each coordinate as -1, 0 or 1, without privacy.
+    """Sends the largest magnitude and a value of -1, 0 or 1 for each coordinate, without privacy.
 
-    TernGrad (Wen et al. 2017).
-
-    Of all coordinates, or of the largest rescaled sample that fits into ``bytes``. The paper's gradient
-    clipping is omitted. Not private; ``epsilon`` is ignored.
+    This is TernGrad (Wen et al. 2017), applied to all coordinates or to the largest rescaled sample that fits
+    into ``bytes``. Gradient clipping, which is used in the paper, is not implemented. The scheme is not
+    private and ignores ``epsilon``.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     bits = optional_bits(bytes)
@@ -283,11 +281,10 @@ def dgc(
 ) -> Scheme:
     """Sends the largest coordinates of the accumulated gradient, without privacy.
 
-    DGC (Lin et al. 2018, Algorithm 4).
-
-    The client's step does momentum correction and factor masking. ``count`` is by default as many as
-    ``bytes`` hold, or the paper's 0.1 %. The paper's warm-up, local gradient clipping and layer-wise
-    thresholds are omitted. Not private; ``epsilon`` is ignored.
+    This is deep gradient compression (Lin et al. 2018, Algorithm 4) with ``momentum`` correction and factor
+    masking on the client. By default, ``count`` is as large as possible for the given ``bytes``, or 0.1 % as
+    in the paper. Warm-up, local gradient clipping and layer-wise thresholds are not implemented. The scheme
+    is not private and ignores ``epsilon``.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     momentum = checks.real("momentum", momentum, 0.0, 0.9999)

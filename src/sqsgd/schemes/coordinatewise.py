@@ -165,12 +165,13 @@ def piecewise(
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Sends a sample of coordinates, each with a share of ε through the piecewise mechanism.
+    """Sends a sample of coordinates using the piecewise mechanism with an equal share of ε.
 
-    k coordinates, drawn from the public seed, at ε / k each through PM on a grid of ``levels`` points.
+    The k coordinates are sampled using the public seed. Each of them is privatised by the piecewise mechanism
+    on a grid of ``levels`` points using a budget of ε / k.
 
-    ``coordinates`` (k) and ``levels`` are by default those of the least predicted error: k is about ε / 5.
-    Algorithm 4 of the paper is ``coordinates`` = ⌊ε / 2.5⌋ (from 1 to dim) and ``reach`` = √dim.
+    By default, ``coordinates`` (k) and ``levels`` minimise the predicted error, where k is about ε / 5. For
+    Algorithm 4 of the paper, set ``coordinates`` = ⌊ε / 2.5⌋ (between 1 and dim) and ``reach`` = √dim.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates(
@@ -180,12 +181,14 @@ def piecewise(
 
 @wraps(piecewise, assigned=())  # the same options
 def ldp_fed(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
-    """Sends a sample of coordinates, each rounded to a level and moved at random to another one.
+    """Sends a sample of coordinates using the exponential mechanism on rounded levels.
 
-    k rotated coordinates at ε / k each: rounded to levels 0..L, moved by P(y | v) ∝ e^{-α|v - y|/2}.
+    Each of the k rotated coordinates is rounded to one of the levels 0..L and then perturbed using a budget
+    of ε / k, where P(y | v) ∝ e^{-α|v - y|/2}.
 
-    Options as in ``piecewise``. α is 2 ε / (k L), twice what the paper's bound allows. The paper's condensed
-    α is not LDP and left out. The bias of its averaged codes towards the centre is corrected.
+    The options are the same as for ``piecewise``. We use α = 2 ε / (k L), which is twice the value given by
+    the bound in the paper, and correct the bias of the averaged codes towards the centre. The condensed α
+    from the paper is not supported because it does not satisfy LDP.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates("ldp-fed", OrdinalChannel, _ORDINAL_LEVELS, budget, **options)
@@ -199,12 +202,14 @@ def ldp_fl(
     coordinates: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Sends one randomised bit for each coordinate of a sample.
+    """Sends a randomised bit for each coordinate of a sample.
 
-    One unbiased bit for each of k rotated coordinates: ± r M, M = (e^{ε/k} + 1) / (e^{ε/k} - 1).
+    Each of the k rotated coordinates is encoded as one unbiased bit ± r M, where M = (e^{ε/k} + 1) / (e^{ε/k}
+    - 1).
 
-    k is ``coordinates``, by default the number of the least predicted error, about ε / 2.2; r = ``reach``
-    C / √D is public, unlike the paper's. The paper states ε for every single weight.
+    By default, ``coordinates`` (k) minimises the predicted error, which is achieved for about ε / 2.2. In
+    contrast to the paper, the range r = ``reach`` C / √D is public. Note that the value of ε in the paper
+    refers to a single weight.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return rotated_coordinates("ldp-fl", OrdinalChannel, (2,), budget, coordinates, reach)
@@ -362,13 +367,14 @@ def fedsel(
     levels: int | None = None,
     reach: float | None = None,
 ) -> Scheme:
-    """Sends a few large coordinates: picks each privately, then sends its value privately.
+    """Sends a small number of large coordinates, which are selected and reported privately.
 
-    b = ``picks`` picks at ε / b each: a coordinate at ε1, by perturbed sampling, its value at ε2.
+    For each of b = ``picks`` coordinates, a budget of ε / b is divided into ε1 for selecting the coordinate
+    by perturbed sampling and ε2 for reporting its value.
 
-    ``levels`` is the grid of the values. The defaults, the size of the set that perturbed sampling prefers
-    and the split of ε have the least predicted error (the paper sends one pick), and ``reach`` is
-    √(2 ln dim). The client keeps the rest.
+    By default, ``picks`` (one in the paper), the number of ``levels`` for the values, the size of the
+    preferred set and the ratio of ε1 and ε2 minimise the predicted error, and ``reach`` is √(2 ln dim). The
+    client keeps the remaining coordinates.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     reach = max(1.0, math.sqrt(2 * math.log(dim))) if reach is None else checks.real("reach", reach, 0.1, 1e5)

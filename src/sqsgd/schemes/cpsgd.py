@@ -168,13 +168,15 @@ def cpsgd(
     levels: int | None = None,
     reach: float = 3.0,
 ) -> Scheme:
-    """Sends levels with a share of the noise: private only for the sum, under secure aggregation.
+    """Sends levels with binomial noise, which is only private for the sum under secure aggregation.
 
-    Rotate twice, keep a rescaled sample that fits into ``bytes``, quantise, add a share of the noise.
+    The vector is rotated twice. Then, a rescaled sample that fits into ``bytes`` is quantised, and a share of
+    the noise is added by each client.
 
-    (``epsilon``, ``delta``) is for the sum of the reports of ``clients`` honest clients, which share rotation
-    and sample because secure aggregation adds their codes. ``levels`` has by default the least
-    predicted error. Noise comes in whole tosses per client, so a large ``epsilon`` is not spent completely.
+    The (``epsilon``, ``delta``) guarantee refers to the sum over ``clients`` honest clients. They use the
+    same rotation and sample because their codes are added by secure aggregation. By default, ``levels``
+    minimises the predicted error. Since the noise of a client consists of an integer number of coin tosses, a
+    large ``epsilon`` is not used completely.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     bare = ShareOfNoise(

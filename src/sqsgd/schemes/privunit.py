@@ -266,12 +266,14 @@ def privunit(
     levels: int | None = None,
     norm_epsilon: float | None = None,
 ) -> Scheme:
-    """Sends a rounded point near the vector's direction, and its norm; private in real arithmetic only.
+    """Sends a rounded point close to the direction and the norm, using floating-point sampling.
 
-    Direction by PrivUnit with the best cap, norm by ScalarDP.
+    The direction is privatised by PrivUnit with an optimised cap, and the norm by ScalarDP. The guarantee has
+    only been proved in real arithmetic.
 
-    Without ``bytes``, or with four or more per coordinate, the whole vector as float32. Otherwise as many
-    rotated coordinates as fit, on a grid of the least predicted error (or of ``levels`` values).
+    Without ``bytes``, or if there are at least four bytes per coordinate, the entire vector is sent as
+    float32. Otherwise, rotated coordinates are sent using a grid that minimises the predicted error, or
+    ``levels`` values.
     """
     budget = checked_budget(dim, epsilon, bytes)
     return _cap_scheme(sphere_cap, "privunit", budget, levels, norm_epsilon)
@@ -279,8 +281,9 @@ def privunit(
 
 @wraps(privunit, assigned=())  # the same options
 def privunit_g(dim: int, epsilon: float, bytes: int | None = None, **options: Any) -> Scheme:
-    """As privunit, with Gaussian noise around the direction; private in real arithmetic only.
+    """Sends a point with Gaussian noise around the direction, and the norm, using floating-point sampling.
 
-    Direction by PrivUnitG with the best edge, norm by ScalarDP; ``bytes`` as in ``privunit``.
+    The direction is privatised by PrivUnitG with an optimised threshold, and the norm by ScalarDP. The
+    parameter ``bytes`` has the same meaning as in ``privunit``.
     """
     return _cap_scheme(gaussian_cap, "privunit-g", checked_budget(dim, epsilon, bytes), **options)

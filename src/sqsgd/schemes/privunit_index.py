@@ -102,16 +102,18 @@ def privunit_index(
     nearest: int | str | None = None,
     rotation: Rotation = "client",
 ) -> Scheme:
-    """Sends the index of one vertex of a rotated cross-polytope: two bytes, for a single-digit ε.
+    """Sends the index of a vertex of a rotated cross-polytope in two bytes, for single-digit values of ε.
 
-    log2(2 dim) bits in all.
+    The message size is log2(2 dim) bits. Vectors with fewer than 64 coordinates are padded to 64 coordinates,
+    which corresponds to an index of 7 bits.
 
-    ``nearest`` is the number of vertices with the high probability, by default that with the least error.
-    ``nearest="central"`` takes fewer: the error of one report is larger, but less for the same central ε
-    (by 5 % at a local ε of 6, 10 % at 2 and 17 % at 1), with more reports, which add to the local ε.
+    The parameter ``nearest`` is the number of vertices with increased probability. By default, it minimises
+    the error. With ``nearest="central"``, a smaller number is used. This increases the error of a single
+    report but reduces the error for a given central ε (by 5 % at a local ε of 6, 10 % at 2 and 17 % at 1).
+    However, it requires more reports and therefore a larger local ε.
 
-    Vectors of fewer than 64 coordinates are padded to 64: their index has 7 bits. ``rotation``:
-    ``client``, or ``round`` for one rotation of all clients of a round, so that their reports can be counted.
+    With ``rotation="client"``, each client uses a different rotation. With ``"round"``, the rotation is
+    shared by all clients in a round, which allows for counting identical reports.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes, MOST_SIZE)
     size = padded(max(dim, FEWEST))

@@ -110,13 +110,18 @@ def sqsgd(
     rotation: Rotation = "client",
     average: float = 0.0,
 ) -> Scheme:
-    """Sends a few places and signs of a rotated block. The client keeps the rest for its next reports.
+    """Sends the positions and signs of some coordinates of a rotated block, using a residual on the client.
 
-    ``code`` is signs, levels or sparse match codes. The default is the code with the least predicted error.
-    ``rotation`` is ``client``, or ``round`` for one rotation (and one block) of all clients of a round. With
-    ``average`` = 0.9, each report is instead about the whole vector, as a running average of the client's
-    last ten gradients (worker momentum, Karimireddy et al. 2021). This averages the noise of batches, and
-    nothing is outdated.
+    The parameter ``code`` can be signs, levels or sparse match codes. By default, the code with the smallest
+    predicted error is used. With ``rotation="round"``, the rotation and the block are shared by all clients
+    in a round, while ``"client"`` uses different ones for each client.
+
+    All parameters of the code are optimised by default. You can set the number of ``levels`` and their range
+    (``reach``), the number of ``coordinates`` in a report, and the budget for the norm (``norm_epsilon``).
+
+    If ``average`` is set to 0.9, the reports are based on the entire vector instead of a block, and encode a
+    running average of approximately the last ten gradients (worker momentum, Karimireddy et al. 2021). This
+    reduces the variance due to sampling batches without using outdated gradients.
     """
     average = checks.real("average", average, 0.0, 0.999)
     if average:
@@ -141,10 +146,10 @@ def sqsgd(
 def sqsgd_stateless(
     dim: int, epsilon: float, bytes: int, *, rotation: Rotation = "client", **options: Any
 ) -> Scheme:
-    """As sqsgd, about the whole vector, for clients that keep nothing between reports.
+    """Sends the same codes as sqsgd for the entire vector, without keeping any state on the client.
 
-    Options as in ``sqsgd``, without ``average``. Sparse codes choose among all coordinates; signs and levels
-    are of a sample.
+    All options of ``sqsgd`` except ``average`` are supported. Sparse codes select from all coordinates, while
+    signs and levels are based on a random sample.
     """
     if average := options.pop("average", 0.0):
         raise ValueError(f"average = {average!r}: clients of sqsgd-stateless keep nothing; use sqsgd")

@@ -80,12 +80,14 @@ def sqsgd_paper(
     norm_epsilon: float = 10.0,
     rule: Literal["paper", "optimal"] = "paper",
 ) -> Scheme:
-    """Return the paper's scheme, corrected: K levels of a rotated block within a public range.
+    """Sends K levels of a rotated block within a public range, as in the paper but with errors corrected.
 
-    Select a block whose size is a power of two, rotate, quantise to K levels over ± task.bound, privatise.
+    A block whose size is a power of two is selected, rotated, quantised to K levels in the range ±
+    task.bound, and privatised. If possible, the block contains the entire vector.
 
-    ``adaptive`` spends ``norm_epsilon`` (the paper's ε2 = 10) on the block's largest rotated magnitude.
-    ``rule`` is the paper's 0.9/0.1 split, or the optimal parameters. The whole vector is sent if it fits.
+    With ``adaptive``, a budget of ``norm_epsilon`` (ε2 = 10 in the paper) is used for reporting the largest
+    magnitude of the rotated block. The parameter ``rule`` selects between the 0.9/0.1 split of the paper and
+    the optimal parameters.
     """
     dim = checks.integer("dim", dim, 1, 2**32 - 1)
     levels = checks.integer("levels", levels, 2, 256)
@@ -131,13 +133,15 @@ def _one_bit(
 
 
 def sqkr(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
-    """Sends one bit for each coordinate of a sample, all in one randomised response.
+    """Sends one bit for each coordinate of a sample, using a single randomised response.
 
-    SQKR (Chen, Kairouz and Özgür 2020): k rotated coordinates, one bit each, 2^k-ary randomised response.
+    In SQKR (Chen, Kairouz and Özgür 2020), k rotated coordinates are rounded to one bit each, and the result
+    is privatised using 2^k-ary randomised response. Our implementation is based on the exact sampler of
+    PrivQuant with K = 2 and τ = k.
 
-    That is PrivQuant with K = 2 and τ = k, which draws exactly. k is the best within ``bytes``. Bits round a
-    coordinate over ± 3 root mean squares of a vector as long as the bound, after a rotation (Kashin's frame
-    in the paper); clamping shortens by 0.3 %.
+    The number k is optimised for the given ``bytes``. Coordinates are rounded over a range of ± 3 root mean
+    squares of a vector with the norm of the bound. We use a rotation instead of Kashin's frame. Clamping
+    reduces the norm by 0.3 %.
     """
 
     def choose(epsilon: float, most: int) -> PrivQuant:
@@ -148,10 +152,10 @@ def sqkr(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
 
 
 def privunit_inf(dim: int, epsilon: float, bytes: int | None = None) -> Scheme:
-    """Sends a corner of the cube near the vector (Bhowmick et al. 2018).
+    """Sends a vertex of the cube close to the vector (Bhowmick et al. 2018).
 
-    PrivQuant with K = 2 and the optimal τ and p; the range is that of ``sqkr``. It sends as many coordinates
-    as ``bytes`` hold or, for ε up to 4.7, the few of SQKR. No other number is better
+    This scheme uses PrivQuant with K = 2 and the optimal values of τ and p, and the range of ``sqkr``. The
+    number of coordinates is limited by ``bytes`` or, for ε up to 4.7, the same as in SQKR, which is optimal
     (tests/schemes/test_sqsgd_paper.py::test_no_other_number_of_coordinates_is_better).
     """
 

@@ -28,16 +28,17 @@ def sqsgd_record(
     records: float = 1.0,
     levels: int | None = None,
 ) -> Scheme:
-    """Add exact discrete Gaussian noise to a sum of clipped records; (``epsilon``, ``delta``) per record.
+    """Sends a sum of clipped records with exact discrete Gaussian noise: (``epsilon``, ``delta``) per record.
 
-    The guarantee is for all ``reports`` of a run together: adding or removing one record of one silo. Each
-    report uses each record with probability ``rate`` (``batching = "poisson"``), or records take turns in
-    disjoint batches of that share (``"disjoint"``). What was drawn is the silo's secret. ``records`` is the
-    public number that sums are divided by, such as the expected size of a batch. The real one is never sent.
+    The guarantee covers all ``reports`` of a run and refers to adding or removing one record of a silo. With
+    ``batching = "poisson"``, each report uses each record with probability ``rate``. With ``"disjoint"``, the
+    records are divided into disjoint batches of this size, which are used in turn. The selection of records
+    is kept secret by the silo. The sums are divided by the public number ``records``, for example the
+    expected batch size. The actual number of records is never sent.
 
-    By default, noisy coordinates have 32 ``levels``, which add 1 to 2 % to the noise. A smaller budget of
-    ``bytes`` reduces the levels first, and then the report covers a block of coordinates that all silos
-    share.
+    By default, noisy coordinates are rounded to 32 ``levels``, which increases the noise by 1 to 2 %. If the
+    budget of ``bytes`` is smaller, the number of levels is reduced first. If this is not sufficient, reports
+    only cover a block of coordinates that is shared by all silos.
     """
     dim = checks.integer("dim", dim, 1, 2**31)
     epsilon = checks.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON)  # beyond that of the least noise

@@ -102,9 +102,10 @@ def best_repeats(dim: int, epsilon: float, most: int) -> int:
 
 
 def vqsgd(dim: int, epsilon: float, bytes: int | None = None, *, repeats: int | None = None) -> Scheme:
-    """Sends a few vertices of the cross-polytope whose mean is the vector, each at a share of ε.
+    """Sends several vertices of the cross-polytope with the vector as their mean, sharing the budget.
 
-    Vertices of the cross-polytope, the best number within the budget (or ``repeats``), at ε/b each.
+    Each vertex is sent using a budget of ε/b, where the number of vertices b is optimised for the budget
+    unless ``repeats`` is specified.
     """
     dim, epsilon, bits = checked_budget(dim, epsilon, bytes)
     most = 10**6

@@ -86,10 +86,24 @@ def client_step(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> tuple[bytes, Vector | None]:
-    """A client's message and what it keeps: its new residual or average (None if it keeps nothing).
+    """Encode the report of a client and update its state.
 
-    ``alpha`` and ``beta`` weigh the gradient where a residual is kept without momentum. What clipping cuts
-    from the sent coordinates is lost, as in the paper. The residual of the others is not clipped.
+    Args:
+        scheme: The scheme used for encoding.
+        task: The public request.
+        gradient: The gradient as a float32 vector.
+        residual: The state returned by the previous step, or None in the first round.
+        rng: The private generator.
+        alpha: The factor for adding the gradient to the residual (without momentum).
+        beta: The factor for the gradient in the report (without momentum).
+
+    Returns:
+        The message and the new residual or average, which is None for schemes without state. As in the paper,
+        the part of the sent coordinates that was removed by clipping is lost, and the residual of the other
+        coordinates is not clipped.
+
+    Raises:
+        ValueError: If the vector is not finite or has a different length.
     """
     if not scheme.keeps_state:
         return scheme.encode(gradient, task, rng), None
@@ -130,22 +144,22 @@ def server_step(
     paid: Iterable[int] | None = None,
     workers: int = 1,
 ) -> tuple[State, Record]:
-    """Average, descend, adapt the bound: lines 22 to 27.
+    """Average the reports, update the model, and adapt the bound (lines 22 to 27 of the paper).
 
     Args:
         scheme: The scheme of the reports.
-        settings: The training's settings, with bound and rate.
-        state: The state before the round; its residuals are passed on.
-        reports: The clients' reports, one by one or many at once; they may be made as they are read.
-        paid: The clients that may have paid for a report; None: those in the reports' tasks. Empty where no
-            client sends two: tasks then hold the numbers of slots.
-        workers: Threads that share the work of many reports.
+        settings: The settings of the training, including the bound and the learning rate.
+        state: The state before the round. Its residuals are copied to the next state.
+        reports: The reports of the clients, either individually or in batches. Generators are supported.
+        paid: The clients that may have paid for a report, by default those in the tasks. It should be empty
+            if clients report only once, because the tasks then contain slot numbers.
+        workers: The number of threads for processing batches of reports.
 
     Returns:
-        The next state, and a record to which the caller adds its own sizes and times.
+        The next state, and a record which can be extended with sizes and times by the caller.
 
     Raises:
-        MalformedReport: A report does not fit its task.
+        MalformedReport: If a report is not valid for its task.
         ValueError: If there are no reports.
     """
     mean, magnitudes, clients, seconds = Aggregate(scheme), list[float](), list[int](), 0.0

@@ -30,12 +30,13 @@ RECORD, RECORD_ROUNDS = "sqsgd-record", 200
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides the reports and the steps of a training, in any engine.
+    """The settings for reports and model updates, which are used by all engines.
 
-    Zero (or ``auto``) leaves a choice to ``fitted``. A server needs ``lr`` and ``bound``.
+    Settings that are zero (or ``auto``) are determined by ``fitted``. The server requires ``lr`` and
+    ``bound``.
 
     Raises:
-        ValueError: A field is invalid; the message names it.
+        ValueError: If a field is invalid.
 
     >>> settings = Settings(epsilon=40.0, seed=1, secure=True, lr=0.5, bound=1.0, rounds=4, decay="linear")
     >>> [settings.rate_at(round) for round in range(4)]
@@ -45,13 +46,13 @@ class Settings:
     epsilon: Annotated[float, "Privacy budget of one report, or of the whole run for privacy per record."]
     seed: Annotated[int, "Seed for everything except secure noise."]
     secure: Annotated[bool, "Use noise from the operating system, so that the run cannot be repeated."]
-    """False: from the public seed, a simulation that can be repeated and protects nobody.
+    """If false, the noise of a simulation is derived from the public seed and does not protect anyone.
     tests/training/test_settings.py::test_who_draws_the_noise_has_no_default."""
     scheme: Annotated[
         str, "A name from sqsgd schemes, auto (the best for your settings), or package.module:function."
     ] = "auto"
-    """``auto``: ``sqsgd`` with an average where clients report in every round, else the best that keeps no
-    state (``privacy.planner.automatic_scheme``)."""
+    """With ``auto``, ``sqsgd`` with an average is used if clients report in each round, and otherwise the
+    best scheme without state (``privacy.planner.automatic_scheme``)."""
     bytes: Annotated[int, "Bytes of a report's codes; 0: 256, or per record the whole vector."] = 0
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the scheme, such as ``levels`` or ``adaptive``."""
@@ -93,7 +94,7 @@ class Settings:
 
     @property
     def own_scheme(self) -> bool:
-        """Whether the scheme is the user's, which only a simulation here takes: names alone go to nodes."""
+        """Whether a custom scheme is used, which is only supported by local simulations."""
         return self.scheme == IN_MEMORY or ":" in self.scheme
 
     def rate_at(self, round: int) -> float:
@@ -102,15 +103,14 @@ class Settings:
         return self.lr * left
 
     def budget(self, dim: int) -> int:
-        """Return the bytes of a report's codes, at most the whole vector where they were left open."""
+        """Return the number of bytes for the codes of a report, limited to the entire vector by default."""
         return self.bytes or min(USUAL_BYTES, 4 * dim)
 
     def make_scheme(self, dim: int, *, visits: float = 1.0, apart: float = 1.0, once: bool = False) -> Scheme:
-        """Return the named scheme for ``dim`` weights, or the best for clients that report ``visits`` times
-        each.
+        """Create the scheme for ``dim`` weights, or select the best one for ``visits`` reports per client.
 
-        ``apart``: rounds between two of these reports. ``once``: users are known by secret slots alone, so a
-        scheme that keeps a residual is an error.
+        The number of rounds between two reports of a client is given by ``apart``. With ``once``, users are
+        only identified by secret slots, and schemes with a residual raise an error.
         """
         for name, key in (("name", "scheme"), ("dim", "model"), ("epsilon", "epsilon"), ("bytes", "bytes")):
             if name in self.options:
@@ -150,7 +150,7 @@ class Settings:
             )
 
     def chosen(self, scheme: Scheme) -> Self:
-        """Return the settings with the scheme, its code and the decay that were left to choose."""
+        """Select the scheme, the code and the decay if they are set to their default values."""
         code = {"code": code_of(scheme.mechanism)} if scheme.name in CODED and not self.own_scheme else {}
         average = {"average": scheme.average} if scheme.average and not self.own_scheme else {}
         decay = "linear" if self.decay == "auto" else self.decay
@@ -162,10 +162,9 @@ class Settings:
         return dataclasses.replace(self, scheme=named, decay=decay, options=options, bytes=few)
 
     def fitted(self, scheme: Scheme, clients: int, *, rule: str = "") -> Self:
-        """Return the settings with everything decided, by the rules of ``rates.py``, for so many reports a
-        round.
+        """Determine all remaining settings for a given number of reports per round, as in ``rates.py``.
 
-        ``rule``: a key of ``rates.ONCE_BOUND``, if users report in secret slots for a linear model.
+        For linear models with one report per user, ``rule`` is a key of ``rates.ONCE_BOUND``.
         """
         chosen, rounds = self.chosen(scheme), self.rounds or 600
         if scheme.sums_records:
@@ -184,7 +183,7 @@ class Settings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The settings in a summary, next to the scheme's guarantee."""
+        """The settings which are included in the summary along with the privacy guarantee."""
         return {name: getattr(self, name) for name in ("scheme", "lr", "decay", "optimizer", "seed")}
 
     def to_toml(self) -> str:
@@ -196,9 +195,10 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """A simulated training run: its settings, its data, its model and how it is carried out.
+    """The configuration of a simulated training run, including the dataset and the model.
 
-    Only ``epsilon`` has no default; the others train LeNet-5 on 4,000 real digits in a minute or two.
+    Except for ``epsilon``, all fields have default values. They correspond to training LeNet-5 on 4,000
+    handwritten digits, which takes one or two minutes.
 
     >>> RunConfig(epsilon=8.0, clients=100, participation="once", rounds=20).asked
     5
@@ -207,18 +207,18 @@ class RunConfig(Settings):
     seed: int = 0
     secure: bool = False
     rounds: Annotated[int, "Number of rounds; 0 selects 600, or 10 to 100 with once."] = 0
-    """With ``once`` over 100 clients are in a round if they can, or one in each pass."""
+    """When using ``once``, the default is chosen such that a round has more than 100 clients if possible."""
     dataset: Annotated[str, "mnist5k, mnist, ..., a .csv file or package.module:factory."] = "mnist5k"
     label: Annotated[str, "Column of a table to predict; a number if it has a range."] = ""
     owner: Annotated[str, "Column of a table with the owner of each row; empty: all differ."] = ""
     ranges: dict[str, Any] = field(default_factory=dict)
-    """Of a table: the public range of each column of numbers, such as age = [0, 120]."""
+    """The public ranges of numeric columns in a table, for example age = [0, 120]."""
     categories: dict[str, Any] = field(default_factory=dict)
-    """Of a table: the public categories of each other column, such as sex = ["f", "m"]."""
+    """The public categories of all other columns in a table, for example sex = ["f", "m"]."""
     data_dir: Annotated[str, "Folder of the datasets; by default $SQSGD_DATA."] = ""
     model: Annotated[str, "lenet5, resnet110, ... or package.module:factory."] = "lenet5"
     loss: Annotated[str, "cross-entropy, squared-error, multi-label or module:name."] = "cross-entropy"
-    """Of classes, of numbers, of zeros and ones, or your own."""
+    """They are used for classes, numbers, and multiple binary labels. Custom losses are also supported."""
     features: Annotated[
         str,
         "Public features: hog, soft-hog, font-digits, efficientnet-lite0 or package.module:factory; several "
@@ -226,22 +226,23 @@ class RunConfig(Settings):
     ] = ""
     clients: Annotated[int, "Number of clients; 0 selects the owners in the data, or 10."] = 0
     participation: Annotated[str, "all, a number of clients per round, a fraction (0.1), or once."] = "all"
-    """``all``: every client in every round, with one batch each; a number or a fraction: so many clients per
-    round, with all their data; ``once``: every client once in each pass, in a secret order."""
+    """With ``all``, each client uses a batch of its data in each round. If a number or a fraction of clients
+    is given, they use all of their data. With ``once``, clients participate once per pass in secret order."""
     reports: Annotated[int, "Reports per client with once: one in each pass, in a new order."] = 1
-    """More than 1 implies ``once``; each costs its epsilon."""
+    """Values above 1 imply ``once``. Each report increases the total epsilon."""
     visits: Annotated[int, "1: send all reports of a client in one round; 0: send one in each pass."] = 0
     minibatch: Annotated[bool, "Use one batch per client if participation is a number."] = False
     local_epochs: Annotated[int, "Number of local epochs (federated averaging); 0 disables it."] = 0
-    """The client reports the mean gradient of its steps; with 0 that of one batch, or of its data."""
+    """Clients report the mean gradient of their local steps, or the gradient of their batch or data for 0."""
     local_lr: Annotated[float, "Learning rate for the local steps of a client."] = 0.05
     partition: Annotated[str, "natural: by owner; iid, dirichlet:BETA, shards:N or drawn."] = "auto"
-    """drawn: one image for any number of clients. auto: natural if the data name owners, else iid."""
+    """With drawn, one image is sampled for each client. By default (auto), natural is used if the data
+    contain owners, and iid otherwise."""
     batch: Annotated[int, "Batch size of a client."] = 32
     validation: Annotated[float, "Fraction of the training images to evaluate on."] = 0.0
     test_images: Annotated[int, "Number of held-out images to evaluate on; 0 uses all."] = 0
     ledgers: Annotated[str, "Folder for the ledgers of the clients."] = ""
-    """Each client pays for its reports there, and refuses any above its cap."""
+    """Clients use them to keep track of their privacy loss and to enforce their caps."""
     evaluate_every: Annotated[int, "Number of rounds between evaluations."] = 20
     checkpoint_every: Annotated[int, "Number of rounds between checkpoints."] = 20
     workers: Annotated[int, "Number of gradients to compute in parallel; 0 uses one per core."] = 0
@@ -286,7 +287,12 @@ class RunConfig(Settings):
             raise ValueError(f"participation = {asked!r} must be 'all', 'once' or {most}")
 
     def on(self, owners: Any, rows: int) -> Self:
-        """The configuration for so many training rows, whose owners are 0, 1, 2, ..., or not named (None)."""
+        """Adapt the configuration to the number of training rows and to their owners, if there are any.
+
+        Args:
+            owners: The owner (0, 1, 2, ...) of each row, or None.
+            rows: The number of rows.
+        """
         named = 0 if owners is None else int(owners.max()) + 1
         chosen = self.partition if self.partition != "auto" else "natural" if named else "iid"
         clients = self.clients or (rows if self.is_table and not named else named or USUAL_CLIENTS)

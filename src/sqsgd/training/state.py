@@ -22,7 +22,7 @@ _NEAR = 0.95  # of the bound
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that one round passes to the next."""
+    """The state of a training between two rounds."""
 
     round: int
     weights: Vector
@@ -30,18 +30,29 @@ class State:
     optimizer: OptimizerState
     residuals: Mapping[int, Vector] = field(default_factory=dict)
     spent: Mapping[int, int] = field(default_factory=dict)
-    """Reports paid for by each client; empty where no client sends a second one."""
+    """The number of reports paid for by each client. Empty if clients report only once."""
     lost: int = -1
-    """A round that a crash interrupted: it is counted as spent and not repeated."""
+    """The round that was interrupted by a crash, which is counted as spent and not repeated."""
 
     def after(self, paid: Iterable[int] = ()) -> Self:
-        """Return the state before the next round: nothing has changed but what these clients have spent."""
+        """Return the state before the next round, where only the spending of these clients is updated."""
         spent = {**self.spent, **{client: self.spent.get(client, 0) + 1 for client in paid}}
         return dataclasses.replace(self, round=self.round + 1, spent=spent)
 
 
 def initial_state(weights: Vector, settings: Settings) -> State:
-    """Return the state before the first round. Raises ValueError if bound or rate are still to be chosen."""
+    """Create the state before the first round.
+
+    Args:
+        weights: The initial weights of the model.
+        settings: The settings, in which ``bound`` and ``lr`` must be set.
+
+    Returns:
+        The state for round 0.
+
+    Raises:
+        ValueError: If the bound or the learning rate is zero.
+    """
     if not (settings.bound and settings.lr):
         raise ValueError(
             f"bound = {settings.bound:g}, lr = {settings.lr:g}: choose both, see Settings.fitted"
@@ -51,7 +62,7 @@ def initial_state(weights: Vector, settings: Settings) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One round. Sizes are for one client's messages."""
+    """The measurements of a single round, where message sizes are given per client."""
 
     round: int
     loss: float = math.nan  # mean over the round's clients; NaN where it stays with the clients
@@ -74,7 +85,7 @@ class Record:
     metrics: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the line of a metrics file: infinity and NaN as words, unknown values left out."""
+        """Convert to an entry of the metrics file, using strings for infinity and NaN and omitting None."""
         values = {name: worded(value) for name, value in dataclasses.asdict(self).items()}
         if self.metrics is not None:
             values["metrics"] = {name: worded(value) for name, value in self.metrics.items()}

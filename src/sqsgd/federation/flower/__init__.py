@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def app_folder() -> Path:
-    """Return the folder of the ready app, for ``flwr run``."""
+    """Return the path of an example app, which can be passed to ``flwr run``."""
     return Path(__file__).parent / "app"
 
 

@@ -32,7 +32,7 @@ _BATCH = ("batch", "batchsize")  # how names end under which apps read their bat
 
 
 class SqsgdMod:
-    """Turns an app's gradient, or the change that it made to the model, into one private report.
+    """A mod for converting the gradient or the model update of an app to a private report.
 
     Args:
       simulation: a simulation, which protects nobody.
@@ -136,29 +136,49 @@ class SqsgdMod:
 
 
 def record_report(msg: Message, model: Any, loss: Any, inputs: Any, labels: Any) -> Message:
-    """Return an app's answer to ``msg``, for privacy per record (docs/flower.md has an example).
+    """Create the answer of an app to a training message when using privacy per record.
 
-    The node draws from the rows of ``inputs`` and ``labels``, which are all of its records, sets the round's
-    weights in ``model``, a module without layers that mix records, and adds up the gradients of ``loss``,
-    which may be what ``sqsgd.record_sum`` takes. If anything is wrong, noise leaves, and the owner's log says
-    why: ``sqsgd.federation.node.records.sum_records``.
+    The node samples from the given records, sets the weights of the current round in the model, and computes
+    the sum of the gradients (see docs/flower.md for an example). If an error occurs, the node sends noise,
+    and the reason is only written to the owner's log.
+
+    Args:
+        msg: The message received by the app.
+        model: A module without layers that mix records.
+        loss: A loss function, as in ``sqsgd.record_sum``.
+        inputs: The inputs of all records of the node, as rows.
+        labels: The labels of these records.
+
+    Returns:
+        An empty reply, to which the mod adds the report.
     """
     sum_records(model, loss, inputs, labels)
     return Message(RecordDict(), reply_to=msg)
 
 
 def correct_report(msg: Message, model: Any, inputs: Any, labels: Any) -> Message:
-    """Return an app's answer to an evaluation per record: how many of these labels ``model`` gets right, with
-    noise.
+    """Create the answer of an app to a private evaluation: the number of correct predictions with noise.
 
-    The node sets the round's weights in ``model``, a classifier.
+    Args:
+        msg: The message received by the app.
+        model: A classifier. Its weights are set by the node.
+        inputs: The inputs of all test records of the node, as rows.
+        labels: The labels of these records.
+
+    Returns:
+        An empty reply, to which the mod adds the noisy number.
     """
     count_correct(model, inputs, labels)
     return Message(RecordDict(), reply_to=msg)
 
 
 class ClientApp(flwr.clientapp.ClientApp):
-    """Flower's ``ClientApp`` with ``SqsgdMod`` outermost: one private report leaves, for any result."""
+    """A Flower ``ClientApp`` in which ``SqsgdMod`` is the outermost mod.
+
+    Args:
+        client_fn: As in Flower.
+        mods: Additional mods, which are applied inside of ``SqsgdMod``.
+    """
 
     def __init__(self, client_fn: Any = None, mods: Sequence[Mod] | None = None) -> None:
         super().__init__(client_fn, [SqsgdMod(), *(mods or [])])

@@ -51,32 +51,32 @@ _FIXED = {"arrayrecord_key": wire.MODEL, "configrecord_key": wire.CONFIG}
 
 
 class SqsgdStrategy(Strategy):
-    """Averages private reports. Replaces ``FedAvg``; nodes need ``SqsgdMod``.
+    """A strategy for averaging private reports, which replaces ``FedAvg`` and requires ``SqsgdMod``.
 
     Args:
-      settings: what nodes are asked for and how the server steps; or its fields as keywords, such as
-        ``epsilon`` (required), ``bytes``, ``scheme``, ``lr``, ``sends``; with ``unit = "record"`` also
-        ``delta`` and ``records``.
-      clients_per_round: nodes asked in a round; 0: ``fraction_train`` of the connected ones.
-      once: no node is asked in two rounds of a pass, and requests name secret slots, not nodes.
-      reports: passes through all nodes, each in another secret order; more than 1 implies ``once``.
-      fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Its other options are accepted,
-        and the log names those that have no effect here.
-      min_answers: a round with fewer leaves the model unchanged; 0: half of those asked.
-      wait_timeout: seconds to wait for enough connected nodes.
-      evaluate_every: rounds between calls of ``evaluate_fn``.
-      stop_at_epsilon: end before a round after which a node would have spent more; 0: never. Per record it
-        is the epsilon at ``delta``.
-      evaluation_epsilon: ask nodes once, after the last round, how many of their test records the model gets
-        right, with noise for this epsilon per record; 0: no. Nodes whose owner allows none refuse.
-      evaluation_records: the public number of a node's test records by which its answer is divided.
-      out: absolute path of a folder for metrics, checkpoints, model and summary; None: on a server of
-        ``sqsgd deploy``, the folder of its run, and otherwise none.
-      resume: continue from the checkpoint in ``out``, if there is one.
+      settings: the settings for the reports and the model update. Its fields can also be given as keyword
+        arguments, for example ``epsilon`` (required), ``bytes``, ``scheme``, ``lr`` and ``sends``, and
+        ``delta`` and ``records`` for ``unit = "record"``.
+      clients_per_round: the number of nodes per round. By default, it is determined by ``fraction_train``.
+      once: whether nodes participate at most once per pass, using secret slots instead of node numbers.
+      reports: the number of passes with independent secret orders. Values above 1 imply ``once``.
+      fraction_train, min_train_nodes, min_available_nodes: as in ``FedAvg``. Other options of ``FedAvg`` are
+        accepted, and a message is logged if they do not have any effect.
+      min_answers: the number of answers required for updating the model, by default half of the nodes.
+      wait_timeout: the maximum time for waiting until enough nodes are connected, in seconds.
+      evaluate_every: the number of rounds between calls of ``evaluate_fn``.
+      stop_at_epsilon: end the training before a node exceeds this total (at ``delta`` for privacy per
+        record). It is disabled by default.
+      evaluation_epsilon: the privacy budget per record for a single evaluation on the nodes after the last
+        round. It must be allowed by the owners and is disabled by default.
+      evaluation_records: the public number of test records per node, by which the answers are divided.
+      out: the absolute path of a folder for metrics, checkpoints, the model and the summary. The default is
+        the folder of the run on a server of ``sqsgd deploy``, and None otherwise.
+      resume: whether to continue from the checkpoint in ``out``, if it exists.
 
     Raises:
-      ValueError: an option, or a combination of options, is invalid.
-      TypeError: an option is unknown.
+      ValueError: if an option or a combination of options is invalid.
+      TypeError: if an option is unknown.
     """
 
     def __init__(
@@ -365,9 +365,9 @@ class SqsgdStrategy(Strategy):
         """Run all rounds of a training. ``evaluate_fn`` evaluates the model on the server's data.
 
         Raises:
-          NoAnswers: no round had enough answers, or ten in a row had not.
-          TooFewNodes: not enough nodes were connected within ``wait_timeout``.
-          ClearReplies: the nodes' apps do not use ``SqsgdMod``.
+          NoAnswers: if there were not enough answers in any round, or in ten consecutive rounds.
+          TooFewNodes: if not enough nodes were connected within ``wait_timeout``.
+          ClearReplies: if the apps on the nodes do not use ``SqsgdMod``.
         """
         self.rounds = checks.integer("num_rounds", num_rounds, 0, 2**31)
         if self.order is not None and self.reports > 1:

@@ -36,7 +36,7 @@ class NoAnswers(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class FederationSettings(Settings):
-    """What the nodes are asked for, and what the server does with their reports.
+    """The settings for the requests to the nodes and for processing their reports.
 
     With the default bound of changes of a model, ``lr`` is the length of the first step.
     """
@@ -97,7 +97,7 @@ class FederationSettings(Settings):
         if once and scheme.keeps_state:
             kept = f"scheme = {scheme.name!r} keeps a residual for a next report, and with once there is none"
             raise ValueError(f"{kept}: use scheme = 'privunit-index' or 'sqsgd-stateless'")
-        scheme.check_clip(self.clip_norm or None)
+        self.check_fits(scheme)
         return scheme
 
     def for_rounds(self, scheme: Scheme, *, clients: int, rounds: int) -> Settings:
