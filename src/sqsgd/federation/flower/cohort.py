@@ -80,7 +80,7 @@ class NodeOrder:
         self.length = 0  # of a pass, in rounds; 0: there is one pass of any length
         self.scope: Literal["", "run", "round"] = ""
         self.name = ""  # of the file; empty: nothing is kept
-        self.asked: set[int] = set()  # in the rounds of the pass before
+        self.asked: set[int] = set()  # in earlier rounds of this pass
         self._pass = 0
         self._plan: list[int] = []  # the nodes of all slots, round after round
         self._asking: tuple[int, dict[int, int]] = (-1, {})  # a round under way, and the slot of each node
