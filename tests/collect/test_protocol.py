@@ -143,7 +143,7 @@ def test_an_independent_implementation(tmp_path):
     if shutil.which("node") is None or not all(
         (modules / name).is_dir() for name in ("@hpke/core", "bhttp-js")
     ):
-        pytest.skip("in clients/js: npm install --no-save @hpke/core bhttp-js")
+        pytest.skip("in clients/js: npm ci")
     study, script = make(tmp_path / "study"), Path(__file__).with_name("independent.mjs")
     with served(tmp_path / "study") as url:
         for path, status in (("/study", 200), ("/nothing", 404)):
